@@ -1,12 +1,13 @@
-"""How the ranks of a worker stay one: the leader's step plans, the ranks' reports, and the fold
-over them.
+"""How the ranks of a worker stay in agreement: the leader's step plans, the ranks' reports, and the
+fold over the reports.
 
     rank r:  cast(what I see) -> Report            leader:  fold = MIN over ranks -> decisions
-    leader:  StepPlan seq, seq + 1, ... broadcast  rank r:  apply in order of seq; nothing else changes a queue
+    leader:  StepPlan seq, seq + 1, ... broadcast  rank r:  apply in order of seq; nothing else
+        changes a queue
 
-Invariants: a report's chain equals the leader's own chain at the report's `applied`, or that rank
-has diverged and the worker ends; votes are monotone within their key; a negative fact counts only
-from a report that has applied the plan which ordered it.
+Invariants: a report's chain equals the leader's own chain at the plan that the report names as
+`applied`; otherwise that rank has diverged, and the worker ends. Votes on an order are monotone. A
+negative fact counts only if the report's rank has applied the plan that ordered it.
 """
 
 from collections.abc import Iterable
@@ -26,12 +27,12 @@ from baton.core.statistics import RankTally
 
 
 class Vote(IntEnum):
-    """What a rank says of a fetch order, when all its reads have ended; of a failure at once. Of a
-    copy to or from the host store it says FAILED or ARRIVED.
+    """A rank's verdict on a fetch order when all its reads have ended, or at once when one fails.
+    On a copy to or from the host store it is FAILED or ARRIVED.
 
-    The order is the fold's: failure beats waiting, so that it is acted upon soon; waiting beats
-    difference, so that what is fetched once more is all that differs on any rank; difference beats
-    arrival.
+    The fold takes the minimum. Failure comes before waiting, so that it is acted upon soon. Waiting
+    comes before difference, so that the second fetch has all blocks that differ on any rank.
+    Difference comes before arrival.
     """
 
     FAILED = 0
@@ -41,7 +42,7 @@ class Vote(IntEnum):
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Blocks of a leg and group that kept differing from their sums."""
+    """Blocks of a leg and group that differed from their sums on every read."""
 
     leg: int
     group: GroupName
@@ -49,14 +50,17 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's vote on one order; `suspects` with DIFFERED: all that it found, the rest has
-    arrived. With the FAILED of a patient order: what was found to differ of what did arrive."""
+    """A rank's vote on one order.
+
+    With DIFFERED, `suspects` are all blocks that differed; the others have arrived. With the FAILED
+    of a patient order, they are the blocks that differed among those that arrived.
+    """
 
     order: int
     vote: Vote
     why: str
     suspects: tuple[Suspect, ...]
-    # with ARRIVED, if the order says `tell`: uint64 [blocks of the run, units]
+    # with ARRIVED, if the order has `tell`: uint64 [blocks of the run, units] as bytes
     sums: dict[GroupName, bytes] = {}
 
 
@@ -64,34 +68,34 @@ class Ballot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConnectOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Connect to the ranks of a worker whose state is read here, over this fabric."""
+    """Connect over this fabric to the ranks of a worker whose state is read here."""
 
     manifest: Manifest
     fabric: str
 
 
 class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Append pages to a room's lists, after so many pages at their front were passed by a window
-    and are the room's no more.
+    """Append pages to a room's lists. Before that, the first `passed` pages of the lists leave the
+    room, because a window has passed them.
 
-    A list that begins with this and has passed n pages begins n pages into the sequence.
+    A list that begins with this order and has passed n pages begins n pages into the sequence.
     """
 
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     passed: dict[GroupName, int] = {}
-    # pages at the front of each list that are cached: computed before, by another room, and never
-    # written again
+    # how many pages at the front of each list are cached: another room has computed them, and they
+    # are never written again
     shared: int = 0
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Read these blocks of the room from that worker into the pages the room holds, and verify
+    """Read these blocks of the room from that worker into the pages that the room holds, and verify
     them.
 
-    `follows` names an earlier order for the same blocks, of which all but `only` has arrived; only
-    that is read. With `patient` nothing is read twice, and a vote is given only when nothing of the
-    order touches the room's pages any more: they are to be used otherwise if it fails.
+    `follows` names an earlier order for the same blocks, of which all but `only` have arrived; only
+    those are read. With `patient` nothing is read twice, and a rank votes only when nothing of the
+    order touches the room's pages any more, because they are used for something else if it fails.
     """
 
     order: int
@@ -100,24 +104,24 @@ class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     source: Boot
     length: int  # positions that the room's state covers
-    runs: dict[GroupName, BlockRun]  # source pages
+    runs: dict[GroupName, BlockRun]  # with the pages of the source
     sums: tuple[LegSums, ...]
     deadline_ms: int
-    tell: bool = False  # with the vote, what the blocks sum to by unit
+    tell: bool = False  # the vote is to carry the sums of the blocks, by unit
     patient: bool = False
 
 
 class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One room's part of the batch; see core/work.py Row."""
+    """One room's part of the batch; see Row in core/work.py."""
 
     key: Key
     start: int
     tokens: tuple[TokenId, ...]
     final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
     valid: int
-    sampling: Sampling | None  # draw after the last token
+    sampling: Sampling | None  # draw a token after the last one; None = draw none
     index: TokenIndex
-    past: Past | None = None  # what the draw looks at besides the logits
+    past: Past | None = None  # what the draw needs besides the logits
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,10 +135,10 @@ class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hash these pages of the prefix cache as they lie and report what their blocks sum to.
+    """Hash these pages of the prefix cache where they lie, and report the sums of their blocks.
 
-    They belong to no room, and may be given to one while they are hashed: what they sum to says
-    something of pages that are cached from the order to the last rank's answer, and of no others.
+    The pages belong to no room, and may be given to one while they are hashed. So the sums count
+    only for pages that are cached from the order until the last rank's answer.
     """
 
     order: int
@@ -143,7 +147,7 @@ class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copy the room's whole state into the host store, with the sum of every block; the room keeps
+    """Copy the room's whole state into the host store, with the sum of every block. The room keeps
     its pages until `vacate`."""
 
     order: int
@@ -152,8 +156,8 @@ class Offload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copy the room's state from the host store into the pages it holds now, verify it, and forget
-    the copy."""
+    """Copy the room's state from the host store into the pages that it holds now, verify it, and
+    forget the copy."""
 
     order: int
     key: Key
@@ -161,15 +165,15 @@ class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fields=True):
-    """The leader's decisions, applied by every rank in order of `seq`, fields in the order written
-    here."""
+    """The leader's decisions. Every rank applies plans in the order of `seq`, and the fields of a
+    plan in the order in which they stand here."""
 
     seq: Seq
     connect: tuple[ConnectOrder, ...] = ()
     disconnect: tuple[Boot, ...] = ()  # disconnect from these workers
-    # end these rooms: cancel reads, say `quiet` when nothing touches their pages
+    # end these rooms: cancel reads, and report `quiet` when nothing touches their pages
     drop: tuple[Key, ...] = ()
-    # these rooms' state is in the host store: their pages are theirs no more
+    # the state of these rooms is in the host store: they give up their pages
     vacate: tuple[Key, ...] = ()
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
@@ -186,49 +190,48 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
 
 
 class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sums of one row's newly final blocks: per group, uint64 [blocks, units] in native order, as
-    bytes."""
+    """The outcome of one row. `sums` has the newly final blocks of each group: uint64 [blocks,
+    units] in native order, as bytes."""
 
     key: Key
-    drawn: Drawn | None  # from the rank that samples
+    drawn: Drawn | None  # only from the rank that samples
     sums: dict[GroupName, bytes]
-    # why the row has no token, which it wants: the request's own fault, or at least not that of the
-    # others
+    # why the row has no token although it should: something that concerns only this request
     failed: str = ""
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of the batch of one plan: its rows in their order."""
+    """The outcome of the batch of one plan, with its rows in order."""
 
     seq: Seq
     rows: tuple[RowResult, ...]
 
 
 class ConnectResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a ConnectOrder: `why` is empty when connected."""
+    """The outcome of a ConnectOrder. `why` is empty when the rank is connected."""
 
     peer: Boot
     why: str
 
 
 class Rehashed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a Rehash or an Inspect: by group uint64 [blocks, units] as bytes, of those
-    that the rank holds a part of."""
+    """The outcome of a Rehash or an Inspect: uint64 [blocks, units] as bytes, for each group of
+    which the rank holds a part."""
 
     order: int
     sums: dict[GroupName, bytes]
 
 
 class Wedged(msgspec.Struct, frozen=True, tag="wedged", forbid_unknown_fields=True):
-    """Work of a rank that does not end. A step may wait for another rank; hashes and copies wait
-    for nobody."""
+    """Work of a rank that does not end. A step may be waiting for another rank; hashes and copies
+    wait for no other."""
 
-    seq: Seq | None  # the step; None of anything else
+    seq: Seq | None  # the step; None for any other work
     why: str
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
-    """What one rank sees that its leader has not been told yet."""
+    """What one rank has seen that its leader has not been told yet."""
 
     rank: Rank
     boot: Boot
@@ -239,16 +242,15 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     steps: tuple[StepResult, ...]  # batches that have ended, in order of their plans
     connected: tuple[ConnectResult, ...]
     rehashed: tuple[Rehashed, ...]
-    reads: int  # under way, for the ledger view
-    # rooms of which its host store holds something, or of which a copy is under way; for the ledger
-    # view
+    reads: int  # reads under way, for the ledger view
+    # rooms with state in its host store or a copy under way, for the ledger view
     copies: int = 0
     counted: RankTally = RankTally()
-    wedged: tuple[Wedged, ...] = ()  # each once
+    wedged: tuple[Wedged, ...] = ()  # each is reported once
 
 
 def unpack_sums(raw: bytes, units: int) -> NDArray[np.uint64]:
-    """The array behind a report's sums: uint64 [blocks, units]."""
+    """Return the array in a report's bytes: uint64 [blocks, units]."""
     return (
         np.frombuffer(raw, dtype="<u8").reshape(-1, units)
         if units
@@ -262,7 +264,7 @@ FIRST_CHAIN = b"\0" * 16
 
 
 class Chain:
-    """H(chain, plan) over all plans so far."""
+    """The hash over all plans so far: H(chain, plan), where H is BLAKE2b with 16 bytes."""
 
     def __init__(self) -> None:
         self.seq = Seq(0)
@@ -270,7 +272,11 @@ class Chain:
         self._encoder = msgspec.msgpack.Encoder()
 
     def extend(self, plan: StepPlan) -> bytes:
-        """Add the next plan; raises Bug if it is not the next."""
+        """Add the next plan, and return the new value.
+
+        Raises:
+            Bug: it is not the next plan
+        """
         if plan.seq != self.seq + 1:
             raise Bug(f"plan {plan.seq} came after plan {self.seq}")
         self.seq = plan.seq
@@ -279,12 +285,12 @@ class Chain:
 
 
 def fold(votes: Iterable[Vote]) -> Vote:
-    """MIN over ranks: a room proceeds only where every rank has it."""
+    """Return the minimum over ranks: a room goes on only when every rank has what it needs."""
     return min(votes, default=Vote.WAITING)
 
 
 class Agreement:
-    """The leader's view of its ranks: chains, votes, who has applied what."""
+    """The leader's view of its ranks: their chains, their votes, and the plans applied."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -299,8 +305,8 @@ class Agreement:
         self.counted: dict[Rank, RankTally] = {}
 
     def __len__(self) -> int:
-        """Orders whose votes are still counted, and dropped rooms that some rank has not said quiet
-        of."""
+        """Return the number of orders whose votes are still counted, and of dropped rooms that are
+        not quiet on some rank."""
         return len(self._votes) + len(self._dropped_at)
 
     def issue(self, plan: StepPlan) -> None:
@@ -316,7 +322,7 @@ class Agreement:
         """Add a rank's report.
 
         Raises:
-            Bug: the rank has diverged, or it reports of a plan it has not been given
+            Bug: the rank has diverged, changed its vote, or reports on a plan that it was not given
         """
         chain = self._chains.get(report.applied)
         if chain != report.chain:
@@ -354,7 +360,7 @@ class Agreement:
         votes[rank] = ballot
 
     def verdict(self, order: int) -> tuple[Vote, dict[Rank, Ballot]]:
-        """The fold over all ranks, and the ballots behind it, of those that have voted."""
+        """Return the fold over all ranks, and the ballots of those that have voted."""
         votes = self._votes[order]
         found = [
             votes[Rank(r)].vote if Rank(r) in votes else Vote.WAITING for r in range(self.ranks)
@@ -370,7 +376,7 @@ class Agreement:
         return min(self._applied.values()) >= seq
 
     def newly_quiet(self) -> list[Key]:
-        """Dropped rooms on whose pages no rank has anything under way; each is returned once."""
+        """Return the dropped rooms whose pages no rank touches any more; each is returned once."""
         if not self._quiet:
             return []
         keys = [key for key, ranks in self._quiet.items() if len(ranks) == self.ranks]
@@ -380,7 +386,7 @@ class Agreement:
 
 
 class PlanDraft:
-    """Decisions collected during one turn of a leader, issued as one plan."""
+    """The decisions of one turn of a leader, which are issued as one plan."""
 
     def __init__(self) -> None:
         self.connect: list[ConnectOrder] = []
@@ -401,5 +407,5 @@ class PlanDraft:
         return any(vars(self).values())
 
     def finish(self, seq: Seq) -> StepPlan:
-        """The plan of everything added so far."""
+        """Return the plan of everything added so far."""
         return StepPlan(seq=seq, **{field: tuple(items) for field, items in vars(self).items()})

@@ -1,5 +1,5 @@
-"""What the HTTP side of a gateway says to the request logic (core/gateway/front.py), and what it
-hears back."""
+"""What the HTTP side of a gateway sends to the request logic (core/gateway/front.py), and what it
+receives from it."""
 
 from typing import NewType
 
@@ -20,21 +20,21 @@ class Submit(msgspec.Struct, frozen=True):
     sampling: Sampling
     limits: Limits
     priority: int = 0  # goes into every ticket
-    # (prefill, decode) that are to be tried: it goes to these at once, and to no others
+    # (prefill, decode) to be tried: the request goes to these two at once, and to no others
     pair: tuple[Boot, Boot] | None = None
-    cache_salt: str = ""  # so does this; see Ticket
+    cache_salt: str = ""  # goes into every ticket too; see there
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The client is gone, or a stop string was found: end it everywhere. Nothing more is heard of
-    the request."""
+    """The client is gone, or a stop string was found: end the request everywhere. Nothing more is
+    heard of it."""
 
     request: RequestId
     reason: str
 
 
 class Emit(msgspec.Struct, frozen=True, tag="emit", gc=False):
-    """Tokens in order, no gap, no repeat."""
+    """Tokens of an answer: in order, without gaps and repetitions."""
 
     request: RequestId
     start: TokenIndex
@@ -43,15 +43,15 @@ class Emit(msgspec.Struct, frozen=True, tag="emit", gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """The request ended well; comes after its last Emit."""
+    """The request ended well. This comes after its last Emit."""
 
     request: RequestId
     reason: FinishReason
-    key: Key | None = None  # its last epoch; None of a request that never had a room
+    key: Key | None = None  # its last epoch; None if it never had one
 
 
 class Fail(msgspec.Struct, frozen=True, tag="fail"):
-    """The request ended badly; nothing follows."""
+    """The request failed. Nothing follows."""
 
     request: RequestId
     code: FailCode
@@ -60,13 +60,13 @@ class Fail(msgspec.Struct, frozen=True, tag="fail"):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """Who waits at the edge, and who was sent away: new requests by the reason, waiting ones as
-    `timeout`."""
+    """The requests that wait at the edge, and counts of those that were refused there, by reason.
+    Requests that waited too long count as `timeout`."""
 
     length: int = 0
     oldest_ms: int = 0  # how long the oldest has waited
     refused: dict[str, int] = {}
-    # how long those waited that had their turn, each time they had one
+    # how long requests waited for their turn; one may have several turns
     waited: Spent = Durations().view()
 
 

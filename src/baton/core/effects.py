@@ -1,5 +1,5 @@
-"""What a leader and a gateway's request logic ask for: each effect is data, and whoever holds the
-core carries it out."""
+"""What a leader and a gateway's request logic ask for. Each effect is data; the code that drives
+the core carries it out."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from baton.core.messages import AnyMessage
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
-    """Say something to a process we have a session with; lost without a trace if there is none."""
+    """Send a message to a process. Without a session with it the message is lost silently."""
 
     to: Boot
     message: AnyMessage
@@ -35,8 +35,8 @@ class HangUp(msgspec.Struct, frozen=True, tag="hang_up"):
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
-    """End this worker, all its ranks, without waiting for anything: something of it never ends. The
-    last effect of a leader."""
+    """End this worker and all its ranks without waiting for anything, because some work of it never
+    ends. This is a leader's last effect."""
 
     why: str
 

@@ -5,8 +5,8 @@ BatonError
 ├── PeerError       another process said something it must not
 │   └── Mismatch    two workers do not fit together: names the field and both values
 ├── FabricError     a transfer engine failed or refused
-├── Overloaded      no room now; try again later
-├── GivenUp         something of this process never ends; the process does, at once and without cleaning up
+├── Overloaded      no space now; try again later
+├── GivenUp         work of this process never ends, so the process ends at once, without cleaning up
 └── Bug             ours; the process ends
 """
 
@@ -38,7 +38,7 @@ class FabricError(BatonError):
 
 
 class Overloaded(BatonError):
-    """No room now, and how long to wait before another try."""
+    """There is no space now. Says how long to wait before another try."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class Overloaded(BatonError):
 
 
 class GivenUp(BatonError):
-    """Work of ours that never ends: threads may hang in it, so nothing is waited for."""
+    """Work of ours never ends. Threads may hang in it, so nothing is waited for."""
 
 
 class Bug(BatonError):

@@ -3,8 +3,7 @@
     sessions ──MessageReceived, PeerLost──▶ Leader, Front ──effects──▶ the shell performs them
     ports ──BatchDone, Ended, DigestDone──▶ Rank
 
-Each of the three takes events by `step` and by nothing else, so a run is the sequence of its events
-and effects.
+Each of the three takes events only by `step`, so a run is the sequence of its events and effects.
 """
 
 from typing import Protocol, TypeVar
@@ -56,22 +55,21 @@ class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
-    """A client asks. room: new, and never used before"""
+    """A client has sent a request. room: a new one, never used before"""
 
     submit: Submit
     room: Room
 
 
 class AskWorkers(msgspec.Struct, frozen=True, tag="ask_workers"):
-    """Somebody has a question to all workers, or to those of this name; the number in the message
-    is new."""
+    """Somebody asks all workers, or those with this name. The number of the question is new."""
 
     message: AskLedger | Clear | ResetCache
     worker: str | None = None
 
 
 class ForgetQuestion(msgspec.Struct, frozen=True, tag="forget_question"):
-    """Answers to that question are not waited for any more."""
+    """Nobody waits for answers to this question any more."""
 
     question: int
 
@@ -111,12 +109,12 @@ F = TypeVar("F")
 
 
 class Core(Protocol[E, F]):
-    """What a pump drives, and a recording: a leader, a rank or a front."""
+    """A leader, a rank or a front, as a pump drives it and a recording sees it."""
 
     def step(self, event: E, now: Micros, /) -> list[F]:
-        """Take one event; returns what is to be done, in order."""
+        """Take one event, and return what is to be done, in order."""
         ...
 
     def next_wake(self) -> Micros | None:
-        """When a `TimerDue` is wanted next; None if not at all. Changed by `step` alone."""
+        """Return when a `TimerDue` is wanted next; None if not at all. Only `step` changes it."""
         ...

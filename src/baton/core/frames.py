@@ -1,8 +1,8 @@
 """What travels on a link, below the sessions. Every frame of a session names both boots and the
 session's number.
 
-`Open` and `WrongProtocol` keep their layout in every version of the protocol: two versions must be
-able to say so.
+`Open` and `WrongProtocol` keep their layout in every version of the protocol, so that two versions
+can tell each other that they differ.
 """
 
 from typing import Annotated
@@ -26,28 +26,27 @@ from baton.core.messages import (
     Withdrawn,
 )
 
-# A number a peer chose is added to here and sent on, so it must stay far from what msgpack can
+# We add to numbers that a peer chose and send them on, so they must stay far below what msgpack can
 # carry.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
-    """Rank -> its leader, the first message of their session: the worker as this rank sees it,
-    itself its only rank."""
+    """Rank -> its leader, the first message of their session: a manifest of the worker in which
+    this rank is the only one."""
 
     manifest: Manifest
-    pid: int  # of its process
-    host_bytes: int = 0  # of its host memory for the state of requests that give way
+    pid: int  # of the rank's process
+    host_bytes: int = 0  # its host memory for the state of preempted requests
 
 
 # What a session carries: messages between processes; plans, reports and joins between a leader and
 # its ranks.
 Said = AnyMessage | StepPlan | Report | Join
 
-# Of these a turn may say one for every room, and each is small: neighbours share a frame. All
-# others, whose size grows with
-# a prompt or a pool, go by themselves, so that no frame grows beyond what the largest message
-# needs.
+# A turn may send one of these for every room, and each is small, so neighbours share a frame. The
+# size of all others grows with a prompt or a pool: each has its own frame, so that no frame grows
+# beyond what the largest message needs.
 SMALL: frozenset[type[Said]] = frozenset(
     {Abort, Admitted, Close, Ended, FirstToken, Received, Recompute, Stale, Tokens, Withdrawn}
 )
@@ -59,7 +58,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Open(Frame, frozen=True, tag="open"):
     """The dialling side: who I am, whom I expect (None: whoever listens), and the highest session
-    number I know of."""
+    number that I know."""
 
     protocol: int
     src: Boot
@@ -77,11 +76,10 @@ class Opened(Frame, frozen=True, tag="opened"):
 
 
 class Data(Frame, frozen=True, tag="data"):
-    """Messages with the numbers from `number` on; `ack` is the highest number received in order
+    """Messages with the numbers from `number` on. `ack` is the highest number received in order
     from the other side.
 
-    Which neighbours share a frame is the sender's choice each time: said again, they may travel in
-    other company.
+    The sender chooses anew which neighbours share a frame each time that it sends them.
     """
 
     src: Boot
@@ -93,8 +91,8 @@ class Data(Frame, frozen=True, tag="data"):
 
 
 class Beat(Frame, frozen=True, tag="beat"):
-    """I am here, and have received all up to `ack`; also `held`, if it is not 0, but nothing
-    between the two."""
+    """I am here and have received everything up to `ack`. If `held` is not 0 I have that message
+    too, but none between the two."""
 
     src: Boot
     dst: Boot
@@ -113,8 +111,7 @@ class Bye(Frame, frozen=True, tag="bye"):
 
 
 class WrongBoot(Frame, frozen=True, tag="wrong_boot"):
-    """You spoke to `meant`, or in a session I do not have (0: you were opening one); here is
-    `src`."""
+    """You spoke to `meant`, or in a session that I do not have (0: you opened one). I am `src`."""
 
     src: Boot
     dst: Boot

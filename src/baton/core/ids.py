@@ -16,8 +16,8 @@ GroupName = NewType("GroupName", str)
 Seal = NewType("Seal", int)  # 64-bit sum, see core/handoff/seal.py
 Seq = NewType("Seq", int)  # number of a step plan
 Link = NewType("Link", int)  # a Control port's name for one connection
-Arrival = NewType("Arrival", int)  # of a request at its gateway, from 1
-# logical time at which a request's first epoch begins, kept over epochs (core/gateway/stamps.py)
+Arrival = NewType("Arrival", int)  # number of a request at its gateway, from 1
+# logical time of the start of a request's first epoch; later epochs keep it (gateway/stamps.py)
 Stamp = NewType("Stamp", int)
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
@@ -30,7 +30,7 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, g
 
 
 class RankId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A rank of a worker; never collapsed to fewer fields. `boot` is the rank's own."""
+    """A rank of a worker, always named by all three fields. `boot` is the rank's own."""
 
     worker: Boot  # the leader's boot
     boot: Boot

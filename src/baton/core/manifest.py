@@ -1,4 +1,4 @@
-"""What a worker publishes about itself, and when two of them fit together."""
+"""What a worker publishes about itself, and how two workers are compared."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from baton.core.memory.state import Placement, StateTable, Unit
 
 
 class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One group's pool on one rank: what a reader may address."""
+    """The pool of one group on one rank: what a reader may address."""
 
     group: GroupName
     pages: int
@@ -19,11 +19,12 @@ class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rank.
+    """What a worker publishes about one rank.
 
-    exposures: a fabric's name -> what its adapter needs to reach the pools (opaque bytes), in order
-    of preference near: of fabrics that only reach ranks of one place, such as a host: its name ->
-    the place
+    Attributes:
+        exposures: by fabric, what its adapter needs to reach the pools (opaque bytes), in order of
+            preference
+        near: for fabrics that only reach ranks in one place, such as a host: by fabric, the place
     """
 
     boot: Boot
@@ -36,7 +37,7 @@ class RankManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker. Its boot is its leader's (`ranks[0].boot`)."""
+    """What one worker publishes. Its boot is that of its leader (`ranks[0].boot`)."""
 
     protocol: int
     role: str
@@ -57,16 +58,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.ranks[0].boot
 
     def blocks_per_page(self, group: GroupName) -> int:
-        """k for groups of pages; a slot is one block."""
+        """Return the blocks in a page of the group: k for groups of pages, 1 for a slot."""
         return self.page_blocks if self.table.group(group).unit is Unit.PAGE else 1
 
     def placement(self, rank: int) -> Placement:
-        """Where that rank's part of the state lies."""
+        """Return where a rank's part of the state lies."""
         r = self.ranks[rank]
         return Placement(self.table, self.tp, self.pp, r.tp_rank, r.pp_rank, self.page_blocks)
 
 
-# in this order: weights differ too where the dtype does
+# fields are compared in this order, as weights differ too where the dtype does
 MUST_AGREE: Mapping[str, str] = MappingProxyType(
     {
         "protocol": "run the same version on both",
@@ -82,7 +83,7 @@ MUST_AGREE: Mapping[str, str] = MappingProxyType(
 
 
 def require_fit(ours: Manifest, theirs: Manifest) -> None:
-    """Compare field by field what two workers must share.
+    """Compare, field by field, what two workers must have in common.
 
     Raises:
         Mismatch: names the first differing field, both values and the remedy
@@ -96,15 +97,15 @@ def require_fit(ours: Manifest, theirs: Manifest) -> None:
 
 
 def choose_fabric(ours: Manifest, theirs: Manifest) -> str:
-    """The fabric by which every rank of ours reads from every rank of theirs.
+    """Return the fabric by which every rank of ours reads from every rank of theirs.
 
-    Of the fabrics that all ranks have, those that reach: all ranks are in one place, or the fabric
-    reaches everywhere. Of these, one that stays in its place before one that does not (memory that
-    is read through a mapping is never slower than through a transfer engine), then the order of our
-    exposures.
+    Candidates are the fabrics that all ranks have and that reach all of them: the ranks are in one
+    place, or the fabric reaches everywhere. A fabric that stays in its place is preferred (memory
+    that is read through a mapping is never slower than through a transfer engine), then the order
+    of our exposures decides.
 
     Raises:
-        Mismatch: no fabric that both have reaches
+        Mismatch: no common fabric reaches all ranks
     """
     ranks = [*ours.ranks, *theirs.ranks]
     common = [

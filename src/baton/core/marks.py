@@ -1,7 +1,7 @@
-"""Rare branches of the core, by name. Each role counts those it takes.
+"""Rare branches of the core, by name. Each role counts those that it takes.
 
-A branch that no test and no simulated world ever takes is a branch nobody knows anything about: the
-simulator reports the marks it has hit, and fails when one was never hit.
+Nobody knows whether a branch works that no test and no simulated world takes. So the simulator
+reports the marks that it has hit, and fails when one was never hit.
 """
 
 from collections import Counter

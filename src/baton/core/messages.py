@@ -7,8 +7,8 @@
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
     either leader ──Trial──▶ gateway
 
-Inside a session messages arrive once and in order; between sessions in any order (DESIGN section
-9).
+Within a session messages arrive once and in order; between sessions there is no order (DESIGN
+section 9).
 """
 
 from enum import Enum
@@ -33,36 +33,34 @@ from baton.core.manifest import Manifest
 from baton.core.statistics import Counters
 
 PROTOCOL = 1
-# it is added to and sent on: far from what msgpack can carry
+# We add to stamps and send them on, so they must stay far below what msgpack can carry.
 Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of all messages. They are trees, in which the collector of cycles has nothing to
-    find."""
+    """Base of all messages. A message is a tree, so the garbage collector need not track it."""
 
 
 class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done to the logits before a token is drawn from them; the formulas are in
-    engine/sampler.py."""
+    """How the logits are changed before a token is drawn from them. See engine/sampler.py."""
 
-    repetition_penalty: float  # of tokens in prompt or answer; 1 = off
-    presence_penalty: float  # of tokens in the answer, `said` included; 0 = off
-    frequency_penalty: float  # of the same, per occurrence; 0 = off
+    repetition_penalty: float  # for tokens in prompt or answer; 1 = off
+    presence_penalty: float  # for tokens in the answer, `said` included; 0 = off
+    frequency_penalty: float  # for the same tokens, per occurrence; 0 = off
     logit_bias: tuple[tuple[TokenId, float], ...]
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tokens are drawn. Nobody downstream fills in a default: those here are the values that do
-    nothing."""
+    """How tokens are drawn. No process fills in defaults of its own: the default values here have
+    no effect on the draw."""
 
     temperature: float  # 0 = greedy
     top_p: float  # (0, 1]
     top_k: int  # 0 = off
     seed: int  # 64 bits; the random number of token i depends on (seed, i) alone
-    logprobs: int | None  # None = none; n = of the drawn token and the n most likely
+    logprobs: int | None  # None = none; n = for the drawn token and the n most likely
     min_p: float = 0.0  # [0, 1]; 0 = off
-    shaping: Shaping | None = None  # None = the logits as they are, which nearly all requests want
+    shaping: Shaping | None = None  # None = the logits are not changed, as in nearly all requests
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_token_ids: tuple[TokenId, ...]
     eos_token_ids: tuple[TokenId, ...]  # empty with ignore_eos
     deadline_ms: int  # from the ticket's arrival, for the epoch
-    # generated before one of the ids above may be drawn, those of `said` included
+    # tokens generated before one of the ids above may be drawn, those of `said` included
     min_tokens: int = 0
 
 
@@ -92,16 +90,16 @@ class FinishReason(Enum):
 
 
 class FailCode(Enum):
-    """Why an epoch ended badly; becomes the error's `code` at the client."""
+    """Why an epoch failed. The client gets it as the `code` of the error."""
 
     HANDOFF_FAILED = "handoff_failed"
     WORKER_LOST = "worker_lost"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
-    # what this request asks for cannot be computed; others are not concerned
+    # this request cannot be computed; others are not affected
     COMPUTE_FAILED = "compute_failed"
-    # a worker ended while it computed it, and another one while it computed nothing else
+    # one worker died while it computed the request, and another while it computed nothing else
     POISON = "poison_request"
 
 
@@ -109,7 +107,7 @@ class FailCode(Enum):
 
 
 class Ticket(Message, frozen=True, tag="ticket"):
-    """The complete description of a request; the same one goes to both leaders."""
+    """The complete description of a request. Both leaders get the same one."""
 
     key: Key
     stamp: Seen
@@ -120,31 +118,29 @@ class Ticket(Message, frozen=True, tag="ticket"):
     said: tuple[TokenId, ...]  # generated in earlier epochs and already streamed
     sampling: Sampling
     limits: Limits
-    # the smaller the more urgent: who waits longer at the gateway, who gives way when decode's
-    # pages run short
+    # smaller is more urgent: in the queue at the gateway, and when pages run short on decode
     priority: int = 0
-    # from its arrival until a worker must hold memory to generate in; then the epoch fails
+    # from its arrival until a worker must hold memory to generate in; otherwise the epoch fails
     admit_ms: int = 30_000
-    cache_salt: str = ""  # only requests with the same one share cached state
-    # generated tokens, `said` included, up to which its rows have steps for themselves; 0 = none
-    # has
+    cache_salt: str = ""  # only requests with the same salt share cached state
+    # until it has as many generated tokens, `said` included, its rows have steps to themselves
     alone_until: int = 0
 
     @property
     def came(self) -> tuple[Stamp, Boot]:
-        """The smaller came first; two gateways may have given the same stamp."""
+        """The order in which requests came, the smallest first. Two gateways may use one stamp."""
         return self.stamp, self.gateway
 
 
 class Abort(Message, frozen=True, tag="abort"):
-    """Gateway -> leader: this epoch ends now."""
+    """Gateway -> leader: end this epoch now."""
 
     key: Key
     reason: str
 
 
 class Close(Message, frozen=True, tag="close"):
-    """Gateway -> leader: the room has ended on all sides; its record may be forgotten."""
+    """Gateway -> leader: the room has ended on all sides; forget what you know of it."""
 
     room: Room
 
@@ -164,18 +160,18 @@ class FirstToken(Message, frozen=True, tag="first_token"):
 
 
 class Tokens(Message, frozen=True, tag="tokens"):
-    """Decode leader -> gateway: generated tokens from `start`; the first lot begins with the one
-    handed over."""
+    """Decode leader -> gateway: generated tokens from `start` on. The first of these messages
+    begins with the token that prefill handed over."""
 
     key: Key
     start: TokenIndex
     drawn: tuple[Drawn, ...]
     finish: FinishReason | None
-    cached: int = 0  # with the first lot: as in FirstToken, which may come later
+    cached: int = 0  # in the first of them: as in FirstToken, which may come later
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """Leader -> gateway: this epoch ended badly on my side; abort the other."""
+    """Leader -> gateway: this epoch failed on my side; abort the other side."""
 
     key: Key
     code: FailCode
@@ -184,47 +180,47 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Trial(Message, frozen=True, tag="trial"):
-    """Leader -> gateway, of a request that may have ended a worker: a step with nothing else in it
-    begins, or is over."""
+    """Leader -> gateway, about a request that may have killed a worker: a step with nothing else in
+    it begins, or is over."""
 
     key: Key
     over: bool
 
 
 class Recompute(Message, frozen=True, tag="recompute"):
-    """Decode leader -> gateway: the room's state was given up for others; open the next epoch after
-    the tokens said."""
+    """Decode leader -> gateway: the room's state was given up for others; open the next epoch,
+    after the tokens generated so far."""
 
     key: Key
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Leader -> gateway: I hold nothing of this epoch any more (every end, good or bad)."""
+    """Leader -> gateway: I hold nothing of this epoch any more. Sent at every end, good or bad."""
 
     key: Key
 
 
 class Credits(Message, frozen=True, tag="credits"):
-    """Leader -> gateway: an absolute statement of capacity; a hint, never a permission."""
+    """Leader -> gateway: my capacity in absolute figures. It is a hint, never a permission."""
 
-    number: int  # the higher is the newer
+    number: int  # higher is newer
     worker: Boot  # whose capacity it is: the sender's
     free_pages: dict[GroupName, int]
     total_pages: dict[GroupName, int]
     waiting: int  # rooms that hold no memory yet
     running: int
-    # that may still run at once; a prefill worker is limited by its pages alone
+    # rooms that may begin to run; on a prefill worker only pages limit them
     free_rooms: int = 0
     free_queue: int = 4096  # rooms that may still wait here; more are refused
-    # of the gateway that this is said to, since it connected, which the numbers above know of
+    # how many tickets of the receiving gateway, since it connected, the figures above include
     tickets: int = 0
-    # prefill: that rooms for one decode worker may hold before it admits them
+    # prefill: pages that rooms for one decode worker may hold before it admits them
     ahead_pages: dict[GroupName, int] = {}
-    stamp: Seen = Stamp(0)  # the highest of all tickets that it has seen, whose ever
+    stamp: Seen = Stamp(0)  # the highest stamp of all tickets that it has seen, of any gateway
 
 
 class Register(Message, frozen=True, tag="register"):
-    """Worker leader -> gateway, first message of a session."""
+    """Worker leader -> gateway: the first message of a session."""
 
     name: str
     address: str | None  # where decode leaders dial a prefill leader; None for the other roles
@@ -233,7 +229,7 @@ class Register(Message, frozen=True, tag="register"):
 
 
 class Introduce(Message, frozen=True, tag="introduce"):
-    """Gateway -> decode leader: a prefill worker it should pair with."""
+    """Gateway -> decode leader: pair with this prefill worker."""
 
     prefill: Boot
     address: str
@@ -241,23 +237,22 @@ class Introduce(Message, frozen=True, tag="introduce"):
 
 
 class Paired(Message, frozen=True, tag="paired"):
-    """Decode leader -> gateway and prefill leader: plan proved, digests equal, session up."""
+    """Decode leader -> gateway: plan proved, digests equal, and session up."""
 
     prefill: Boot
     fabric: str
 
 
 class Unpaired(Message, frozen=True, tag="unpaired"):
-    """Decode leader -> gateway: these two cannot (or can no longer) hand over. `why` names field
-    and values."""
+    """Decode leader -> gateway: these two workers cannot hand over, or no longer can. `why` names
+    field and values."""
 
     prefill: Boot
     why: str
 
 
 class Lends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How prefill may read what a decode worker's prefix cache has: over this fabric, by the plan
-    of this digest."""
+    """How prefill may read what a decode worker has cached: over this fabric, by this plan."""
 
     fabric: str
     plan: str
@@ -268,18 +263,18 @@ class Hello(Message, frozen=True, tag="hello"):
 
     manifest: Manifest
     plan: str  # hex digest of the PairPlan
-    # None: nothing, as its prefix cache is off, or nothing is to be fetched back
+    # None: it lends nothing, as its prefix cache or fetching back is off
     lends: Lends | None = None
 
 
 class HelloBack(Message, frozen=True, tag="hello_back"):
-    """Prefill leader -> decode leader: same plan here; rooms may be handed over."""
+    """Prefill leader -> decode leader: my plan is the same; rooms may be handed over."""
 
     plan: str
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """Prefill leader -> decode leader: these two do not fit; `why` names field and both values."""
+    """Prefill leader -> decode leader: we do not fit together; `why` names field and values."""
 
     why: str
 
@@ -297,9 +292,9 @@ class BlockRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LegSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the blocks of the same group's run sum to on one leg, in ascending block order.
+    """The seals on one leg of blocks of the same group's run, in ascending block order.
 
-    `blocks` names the blocks (a leg owns a subset where the source is replicated).
+    `blocks` names the blocks: where the source is replicated, a leg has only some of them.
     """
 
     leg: int
@@ -309,7 +304,7 @@ class LegSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What decode needs besides the state; complete or absent."""
+    """What decode needs besides the state. It is complete or absent."""
 
     length: int  # L = prompt + said: positions whose state was computed
     first: Drawn
@@ -319,10 +314,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Offer(Message, frozen=True, tag="offer"):
-    """Prefill leader -> decode leader: these blocks of the room exist, lie here and sum to this.
+    """Prefill leader -> decode leader: these blocks of the room exist, lie here and have these
+    sums.
 
-    Number 0 has no blocks: prefill holds pages for the whole prompt. The last one carries the
-    record.
+    Number 0 has no blocks: it says that prefill holds pages for the whole prompt. The last offer
+    carries the record.
     """
 
     key: Key
@@ -339,24 +335,24 @@ class Admitted(Message, frozen=True, tag="admitted"):
 
 
 class Withdrawn(Message, frozen=True, tag="withdrawn"):
-    """Prefill leader -> decode leader and gateway: an unadmitted room was given up under
-    pressure."""
+    """Prefill leader -> decode leader and gateway: a room that decode has not admitted was given
+    up, as pages ran short."""
 
     key: Key
 
 
 class Received(Message, frozen=True, tag="received"):
-    """Decode leader -> prefill leader: committed on all ranks; the pages may be unpinned."""
+    """Decode leader -> prefill leader: the room is committed on all ranks; free its pages."""
 
     key: Key
 
 
 class Doubt(Message, frozen=True, tag="doubt"):
-    """Whoever reads -> whoever is read: these blocks arrived differing from their sums.
+    """Reader -> source: these blocks arrived and differed from their sums.
 
-    Decode leader -> prefill leader of blocks that were offered, which were read again and again;
-    prefill leader -> decode leader of a loan, before it is returned. Legs are those of the plan by
-    which is read.
+    A decode leader sends it about offered blocks that were read repeatedly; a prefill leader about
+    blocks of a loan, before it returns the loan. Legs are those of the plan by which the sender
+    reads.
     """
 
     key: Key
@@ -384,18 +380,18 @@ class Verdict(Message, frozen=True, tag="verdict"):
 
 
 class Borrow(Message, frozen=True, tag="borrow"):
-    """Prefill leader -> decode leader: what does your prefix cache have of this room's prompt, from
-    this block on?"""
+    """Prefill leader -> decode leader: what do you have cached of this room's prompt, from this
+    block on?"""
 
     key: Key
     start: BlockIndex
 
 
 class Loan(Message, frozen=True, tag="loan"):
-    """Decode leader -> prefill leader, the answer: these blocks lie here and sum to this; nothing,
-    if there are no runs.
+    """Decode leader -> prefill leader, the answer: these blocks lie here and have these sums.
+    Without runs there is nothing.
 
-    The pages are pinned until `Returned`, and no longer than the room is open on decode.
+    The pages are pinned until `Returned`, but no longer than the room is open on decode.
     """
 
     key: Key
@@ -404,17 +400,17 @@ class Loan(Message, frozen=True, tag="loan"):
 
 
 class Returned(Message, frozen=True, tag="returned"):
-    """Prefill leader -> decode leader: nothing of the loan is read, or not any more; its pages may
+    """Prefill leader -> decode leader: nothing of the loan is being read, or will be; its pages may
     be unpinned."""
 
     key: Key
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Leader -> leader, while the two share rooms: what I have done since I started that rooms may
-    wait for, mine or yours.
+    """Leader -> leader, while the two share rooms: how much I have done since I started that rooms
+    of either side may wait for.
 
-    As long as the number grows, whoever waits for me waits for others of my rooms, and not in vain.
+    As long as the number grows, a room that waits for me waits behind other rooms, and not in vain.
     """
 
     worker: Boot
@@ -422,7 +418,7 @@ class Progress(Message, frozen=True, tag="progress"):
 
 
 class Stale(Message, frozen=True, tag="stale"):
-    """Leader -> leader: I know nothing of that epoch, or it has ended here."""
+    """Leader -> leader: I do not know that epoch, or it has ended here."""
 
     key: Key
 
@@ -431,23 +427,21 @@ class Stale(Message, frozen=True, tag="stale"):
 
 
 class AskLedger(Message, frozen=True, tag="ask_ledger"):
-    """Gateway -> leader: state your books; with `audit`, after having checked every page of
-    them."""
+    """Gateway -> leader: send me your ledger; with `audit`, check every page of it first."""
 
     question: int
     audit: bool = True
 
 
 class Clear(Message, frozen=True, tag="clear"):
-    """Gateway -> leader: empty the prefix cache and zero the pools of every group if no room is
-    open; then state your books."""
+    """Gateway -> leader: if no room is open, empty the prefix cache and zero the pools of every
+    group; then send me your ledger."""
 
     question: int
 
 
 class ResetCache(Message, frozen=True, tag="reset_cache"):
-    """Gateway -> leader: state that is cached now is reused by no room that begins later; then
-    state your books."""
+    """Gateway -> leader: let no later room reuse what is cached now; then send me your ledger."""
 
     question: int
 
@@ -471,21 +465,21 @@ class RankView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LedgerView(Message, frozen=True, tag="ledger_view"):
-    """Leader -> gateway: the books of one worker."""
+    """Leader -> gateway: the ledger of one worker."""
 
     question: int
     name: str
     role: str
     ranks: tuple[RankView, ...]
     pages: dict[GroupName, dict[str, int]]  # state name -> pages
-    pins: int  # of rooms on cached pages
-    reads: int  # under way
+    pins: int  # pins of rooms on cached pages
+    reads: int  # reads under way
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
-    # host memory for preempted rooms: `total` and `used` bytes of the fullest rank; empty if none
+    # host memory for preempted rooms: bytes `total` and `used` on the fullest rank; empty if none
     host: dict[str, int] = {}
-    # states, or parts of some, in the host memory of its ranks or on their way there or back
+    # states of rooms in the host memory of its ranks, or on their way there or back
     copies: int = 0
     cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
 

@@ -1,5 +1,4 @@
-"""What the core objects of a process are made of, and how they are made: by the composition roots,
-and by a replay."""
+"""The parts of the core objects of a process, which composition roots and replays use."""
 
 import msgspec
 
@@ -17,14 +16,18 @@ from baton.core.scheduler.room import LeaderSettings
 
 
 class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknown_fields=True):
-    """What a leader is made of; the manifest's role says which."""
+    """The parts of a leader. The manifest names its role."""
 
     manifest: Manifest
     settings: LeaderSettings
     totals: dict[GroupName, int]
 
     def make(self, plans: Plans) -> Leader:
-        """The leader. plans: of its process. Raises ConfigError: there is no such role."""
+        """Make the leader. plans: those of its process
+
+        Raises:
+            ConfigError: there is no such role
+        """
         role = self.manifest.role
         if role not in ROLES:
             raise ConfigError(f"a worker of role {role!r}: there is {', '.join(ROLES)}")
@@ -34,7 +37,7 @@ class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknow
 
 
 class RankParts(msgspec.Struct, frozen=True, tag="rank_parts", forbid_unknown_fields=True):
-    """What a rank is made of."""
+    """The parts of a rank."""
 
     rank: Rank
     boot: Boot
@@ -42,20 +45,20 @@ class RankParts(msgspec.Struct, frozen=True, tag="rank_parts", forbid_unknown_fi
     seal: bool
 
     def make(self, plans: Plans) -> RankCore:
-        """The rank. plans: of its process"""
+        """Make the rank. plans: those of its process"""
         rank = RankCore(rank=self.rank, boot=self.boot, placements=self.placements, seal=self.seal)
         rank.plans = plans
         return rank
 
 
 class FrontParts(msgspec.Struct, frozen=True, tag="front_parts", forbid_unknown_fields=True):
-    """What a gateway's request logic is made of."""
+    """The parts of a gateway's request logic."""
 
     boot: Boot
     settings: FrontSettings
 
     def make(self) -> Front:
-        """The request logic."""
+        """Make the request logic."""
         return Front(self.boot, self.settings)
 
 

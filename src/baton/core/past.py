@@ -1,9 +1,9 @@
-"""What a draw needs of a request besides its logits: the tokens so far, where penalties count them,
-and tokens not allowed yet.
+"""What a draw needs of a request besides its logits: the tokens so far, if penalties count them,
+and the tokens that are not allowed yet.
 
-It travels in the step plan of every draw that looks at it, whole, so that a rank keeps no history
-and a draw in a new epoch, on another worker or in another batch sees the same as the first one
-would have. Requests without penalties and past their `min_tokens` have none.
+All of it travels in the step plan of every draw that needs it. So ranks keep no history, and a draw
+in a new epoch, on another worker or in another batch sees the same as in the first one. Requests
+without penalties that are past their `min_tokens` need nothing.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from baton.core.messages import Drawn, Ticket
 
 
 class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One draw's view of its request."""
+    """What one draw needs of its request."""
 
     prompt: tuple[TokenId, ...]  # distinct ids, ascending; empty without a repetition penalty
-    # generated so far, those of `said` included; empty without any penalty
+    # tokens generated so far, those of `said` included; empty without any penalty
     answer: tuple[TokenId, ...]
     barred: tuple[TokenId, ...]  # ids that would end the request before its `min_tokens`
 
 
 def past_of(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
-    """What the draw after `generated` (the tokens of this epoch) looks at; None if nothing."""
+    """Return what the draw after `generated` (the tokens of this epoch) needs; None if nothing."""
     shaping, limits = ticket.sampling.shaping, ticket.limits
     early = len(ticket.said) + len(generated) < limits.min_tokens
     repetition = shaping is not None and shaping.repetition_penalty != 1

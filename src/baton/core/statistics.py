@@ -1,7 +1,7 @@
-"""What a worker has counted since it started: absolute numbers, so that a reader who misses some
+"""What a worker has counted since it started. The figures are absolute, so a reader who misses some
 loses nothing.
 
-Counting is an addition; whoever wants the numbers asks the leader (messages.py AskLedger).
+Counting is an addition. To get the figures, ask the leader (AskLedger in messages.py).
 """
 
 from bisect import bisect_left
@@ -28,36 +28,35 @@ class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RankTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ranks have read and verified. A block is verified once per leg."""
 
-    reads: int = 0  # begun, repeated ones included
-    read_bytes: int = 0  # of those
-    reads_failed: int = 0  # ended otherwise than well
+    reads: int = 0  # reads begun, repeated ones included
+    read_bytes: int = 0  # of these reads
+    reads_failed: int = 0  # reads that ended, but not well
     blocks_right: int = 0  # matched their sums
-    blocks_wrong: int = 0  # did not; they are read again
+    blocks_wrong: int = 0  # did not match; they are read again
 
 
 class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker's prefix cache was asked for, and had."""
+    """What a worker's prefix cache was asked for, and what it had."""
 
-    queries: int = 0  # tokens of contexts that began
-    hits: int = 0  # of them, tokens whose state was cached
+    queries: int = 0  # tokens of the contexts of rooms that began
+    hits: int = 0  # those of them whose state was cached
     evicted: int = 0  # pages of each group that were given up for others
-    saved_bytes: int = 0  # of the hits' state, on all ranks; on decode they stayed off the wire
+    saved_bytes: int = 0  # state of the hits, on all ranks; decode did not have to fetch it
     # prefill: tokens whose state was fetched back from a decode worker; not among the hits
     borrowed_tokens: int = 0
     borrowed_bytes: int = 0  # of that state, on all ranks
-    # decode: tokens of which a prefill worker was told that it may fetch them back; it may have
-    # declined
+    # decode: tokens whose state was offered to a prefill worker, which may have declined
     lent_tokens: int = 0
-    verified_pages: int = 0  # of each group, hashed where they lie, repeatedly
-    damaged_pages: int = 0  # of them, other than they were
+    verified_pages: int = 0  # of each group, verified at rest; each time counts
+    damaged_pages: int = 0  # of each group, found to have changed
 
 
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker's numbers.
+    """The figures of one worker.
 
     Attributes:
         epochs: tickets taken
-        failures: epochs that ended badly here, by code
+        failures: epochs that failed here, by code
         events: rare branches taken (marks.py), by name in lower case
         spent: how long rooms were in each state, by the state's name
         ranks: the sum over its ranks
@@ -80,39 +79,39 @@ class Durations:
         self._total_us = 0
 
     def add(self, us: int) -> None:
-        """Count one duration, microseconds."""
+        """Count one duration, in microseconds."""
         self._counts[bisect_left(BOUNDS_US, us)] += 1
         self._total_us += us
 
     def view(self) -> Spent:
-        """The numbers so far."""
+        """Return the figures so far."""
         return Spent(tuple(self._counts), self._total_us)
 
 
 class ReadCounts:
-    """A rank's own counters behind its RankTally."""
+    """The counters of a rank, from which its RankTally is made."""
 
     def __init__(self) -> None:
         self.reads = self.read_bytes = self.reads_failed = self.blocks_right = self.blocks_wrong = 0
 
     def began(self, nbytes: int) -> None:
-        """A read of that many bytes was ordered."""
+        """Count a read of this many bytes."""
         self.reads += 1
         self.read_bytes += nbytes
 
     def judged(self, *, right: int, wrong: int) -> None:
-        """So many blocks matched their sums, and so many did not."""
+        """Count blocks that matched their sums, and blocks that did not."""
         self.blocks_right += right
         self.blocks_wrong += wrong
 
     def view(self) -> RankTally:
-        """The numbers so far."""
+        """Return the figures so far."""
         return RankTally(
             self.reads, self.read_bytes, self.reads_failed, self.blocks_right, self.blocks_wrong
         )
 
 
 def added(tallies: Iterable[RankTally]) -> RankTally:
-    """The sum of several ranks' numbers."""
+    """Return the sum of several ranks' figures."""
     rows = [msgspec.structs.astuple(t) for t in tallies]
     return RankTally(*(sum(column) for column in zip(*rows, strict=True))) if rows else RankTally()

@@ -1,6 +1,6 @@
-"""What a rank asks of its engine and of a fabric, and what it hears back: values only.
+"""What a rank asks of its engine and of a fabric, and what they answer: values only.
 
-The ports (`ports/engine.py`, `ports/fabric.py`) say what each promises.
+The ports (`ports/engine.py`, `ports/fabric.py`) say what each of them promises.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Handle = NewType("Handle", int)  # one read from one source rank
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Byte ranges to read from one source rank, all of one group's pool: three int64 vectors of
+    """Byte ranges of one group's pool, to be read from one source rank: three int64 vectors of
     equal length."""
 
     group: GroupName
@@ -38,7 +38,7 @@ class ReadOutcome(Enum):
 
 
 class ReadEnded(msgspec.Struct, frozen=True, tag="read_ended"):
-    """A handle's one end."""
+    """The one end of a handle."""
 
     handle: Handle
     outcome: ReadOutcome
@@ -46,13 +46,13 @@ class ReadEnded(msgspec.Struct, frozen=True, tag="read_ended"):
 
 
 class Released(msgspec.Struct, frozen=True, tag="read_released"):
-    """A handle that ended UNKNOWN can no longer land anything."""
+    """Nothing more can land for a handle that ended UNKNOWN."""
 
     handle: Handle
 
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
-    """The one answer to a `connect`. `why` the peer cannot be read; empty if it can."""
+    """The one answer to a `connect`. `why` says why the peer cannot be read; empty if it can."""
 
     peer: RankId
     why: str
@@ -72,11 +72,11 @@ class Draw(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One room's part of a batch: `tokens` at positions start, start + 1, ...
 
-    `pages` are the room's whole page lists (page p of a list holds blocks begin + p * k ...);
-    `begins` names the block that a list begins with where it is not block 0: the row looks at
-    nothing before it. `final` names blocks [first, end) that no later step writes, to be sealed by
-    this batch; `valid` is the number of positions of the sequence that hold accepted tokens after
-    it.
+    `pages` are the room's whole page lists: page p of a list holds blocks begin + p * k ...
+    `begins` names the first block of a list that does not begin with block 0; the row looks at
+    nothing before it. `final` names blocks [first, end) that no later step writes; this batch seals
+    them. `valid` is the number of positions of the sequence that hold accepted tokens after the
+    batch.
     """
 
     key: Key
@@ -97,17 +97,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class RowDone(msgspec.Struct, frozen=True):
-    """One row's result. `sums[group]` is uint64 [blocks of final, units of the group on this rank]
-    (Placement.units)."""
+    """The result of one row. `sums[group]` is uint64 [blocks of final, units of the group on this
+    rank] (Placement.units)."""
 
     key: Key
     drawn: Drawn | None
     sums: Mapping[GroupName, NDArray[np.uint64]]
-    failed: str = ""  # why this row has no token, which it wants; other rows are as they should be
+    failed: str = ""  # why this row has no token although it should; other rows are not affected
 
 
 class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):
-    """A batch has ended; every write of it is visible to readers of the pools."""
+    """A batch has ended. All that it has written is visible to readers of the pools."""
 
     seq: Seq
     rows: tuple[RowDone, ...]
@@ -116,8 +116,9 @@ class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):
 class DigestOrder(msgspec.Struct, frozen=True):
     """Hash blocks of one group as they lie in our pool.
 
-    slots: int64 [n], block index in the pool: page * k + j
-    numbers: int64 [n], block number in its sequence (positions start at number * B)
+    Attributes:
+        slots: int64 [n], block index in the pool: page * k + j
+        numbers: int64 [n], block number in its sequence (positions start at number * B)
     """
 
     job: Job
@@ -127,11 +128,11 @@ class DigestOrder(msgspec.Struct, frozen=True):
 
 
 class HostCopy(msgspec.Struct, frozen=True):
-    """Copy a room's state, out of our pools into the host store or back: per group the blocks'
-    places in the pool.
+    """Copy a room's state out of our pools into the host store, or back.
 
-    slots: int64 [n] per group, block index in the pool: page * k + j; in the order of the sequence,
-        the same both ways
+    Attributes:
+        slots: by group, int64 [n], block index in the pool: page * k + j; in the order of the
+            sequence, the same both ways
     """
 
     job: Job
@@ -140,14 +141,14 @@ class HostCopy(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True, tag="host_copied"):
-    """A copy has ended; `why` is empty when every byte is there, and ours to change no more."""
+    """A copy has ended. `why` is empty if every byte is there. The pools are no longer touched."""
 
     job: Job
     why: str
 
 
 class DigestDone(msgspec.Struct, frozen=True, tag="digest_done"):
-    """sums: uint64 [n, units]."""
+    """A digest has ended. sums: uint64 [n, units]"""
 
     job: Job
     sums: NDArray[np.uint64]

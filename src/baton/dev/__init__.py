@@ -1,5 +1,5 @@
-"""What Baton is tested and measured with: the simulator, the contract of fabrics, benchmarks, and
-their commands.
+"""Tools that test and measure Baton: the simulator, the contract of fabrics, benchmarks, and their
+commands.
 
-A worker or a gateway imports nothing of it.
+Workers and gateways import none of it.
 """

@@ -1,4 +1,7 @@
-"""Port: time. K1 it never goes back; K2 it is in microseconds from an arbitrary start."""
+"""Port: time.
+
+K1 It never goes back. K2 It is in microseconds from an arbitrary start.
+"""
 
 from typing import Protocol
 
@@ -9,5 +12,5 @@ class Clock(Protocol):
     """A monotonic clock."""
 
     def now(self) -> Micros:
-        """Microseconds since an arbitrary start; never smaller than before."""
+        """Return the microseconds since an arbitrary start; never less than before."""
         ...

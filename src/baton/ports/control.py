@@ -1,13 +1,13 @@
 """Port: the control plane's datagrams. A session (core/session/session.py) on top makes them
 reliable.
 
-C1 `send` never blocks; False means the frame was not taken (full, or the link is gone). C2 Frames
-of one link arrive whole or not at all; they may be lost, repeated or reordered. C3 A link is named
-by this port alone; a name is never used again within one port's life. C4 Frames over
-`max_frame_bytes` are refused on both ends. C5 `close` frees every descriptor and ends every thread;
-it may be called twice. C6 Off loopback the transport is encrypted and mutually authenticated; there
-is no other mode. C7 Whenever `receive` has something after having been empty, the descriptor of
-`fileno` polls readable, or stays readable until `receive` has been called and returned nothing.
+C1 `send` never blocks. False means that the frame was not taken (full, or the link is gone). C2 A
+frame arrives whole or not at all. Frames of one link may be lost, repeated or reordered. C3 Only
+this port names links, and it never uses a name twice. C4 Frames over `max_frame_bytes` are refused
+on both ends. C5 `close` frees every descriptor and ends every thread; it may be called twice. C6
+Off loopback the transport is encrypted and mutually authenticated; there is no other mode. C7 When
+frames come in while `receive` has none, the descriptor of `fileno` becomes readable, or stays
+readable until `receive` has been called and returned nothing.
 """
 
 from typing import Protocol
@@ -20,28 +20,28 @@ class Control(Protocol):
 
     @property
     def bound_address(self) -> str | None:
-        """Where others can dial; None for a port that does not listen."""
+        """The address that others can dial; None for a port that does not listen."""
         ...
 
     def dial(self, address: str) -> Link:
-        """Start a link to a listening port; frames may be sent at once, and may be lost."""
+        """Start a link to a listening port. Frames may be sent at once, and may be lost."""
         ...
 
     def send(self, link: Link, frame: bytes) -> bool:
-        """Hand over one frame; False if it was not taken."""
+        """Hand over one frame. Returns False if it was not taken."""
         ...
 
     def receive(self) -> list[tuple[Link, bytes]]:
-        """All frames that have come in, in no promised order. Links made by the other end appear
-        here first."""
+        """Return all frames that have come in, in no particular order. Links that the other end has
+        made first appear here."""
         ...
 
     def hang_up(self, link: Link) -> None:
-        """Forget a link; frames under way may be lost."""
+        """Forget a link. Frames under way may be lost."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor to poll for reading (C7)."""
+        """Return a descriptor to poll for reading (C7)."""
         ...
 
     def close(self) -> None:

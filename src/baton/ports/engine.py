@@ -1,16 +1,16 @@
-"""Port: one rank's compute. Runs beside the pump, never inside it.
+"""Port: one rank's compute. It runs beside the pump, never inside it.
 
-E1 No call blocks: work is queued and its end is seen by `poll`; the `wake` given at construction is
+E1 No call blocks: work is queued, and `poll` returns its end; the `wake` given at construction is
 called when there is an end. E2 Batches run one after the other in the order of submission; digests
 run beside them on their own thread. E3 Blocks named in `Row.final` are sealed at birth, by the
-batch that completed them, tail rows beyond `valid` zeroed before. E4 A token's draw depends on
-(logits, sampling, index) alone, never on the batch it rode in. E5 Digests are computed from the
-pool's bytes at the time they run. E6 A failure of compute is the end of the process (law: a rank
-without its state is a dead rank), never a result. What drawing one row's token raises is that row's
-alone: it ends without a token, and says why (`RowDone.failed`). E7 A pool is zero when `clear`
-returns: it is the one call that blocks, and is made while no batch is queued. A digest that is may
-sum what was there, zeroes, or both. E8 `progress` moves while work is under way, at least once for
-every layer of a step and every 64 blocks of a digest.
+batch that completes them; tail rows beyond `valid` are zeroed before. E4 The token that is drawn
+depends on (logits, sampling, index) alone, never on the other rows of the batch. E5 Digests are
+computed from the pool's bytes at the time when they run. E6 A failure of compute ends the process
+(law: a rank without its state is a dead rank); it is never a result. An error in drawing one row's
+token concerns only that row: it ends without a token and says why (`RowDone.failed`). E7 A pool is
+zero when `clear` returns. It is the one call that blocks, and is made while no batch is queued. A
+digest that is queued may sum the old bytes, zeroes, or both. E8 `progress` changes while work is
+under way, at least once for every layer of a step and every 64 blocks of a digest.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """One rank's model shard and its pools."""
+    """The model shard of one rank, and its pools."""
 
     @property
     def pools(self) -> Mapping[GroupName, Pool]:
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
     @property
     def pool_pages(self) -> Mapping[GroupName, int]:
-        """Pages of every group."""
+        """The number of pages of every group."""
         ...
 
     def submit(self, batch: Batch) -> None:
@@ -57,16 +57,16 @@ class Engine(Protocol):
         ...
 
     def clear(self, group: GroupName) -> None:
-        """Zero a pool, at once (E7)."""
+        """Zero a pool at once (E7)."""
         ...
 
     @property
     def progress(self) -> Mapping[WorkKind, int]:
-        """Signs of progress so far, by kind of work (E8)."""
+        """The number of signs of progress so far, by kind of work (E8)."""
         ...
 
     def poll(self) -> list[BatchDone | DigestDone]:
-        """All ends since the last call."""
+        """Return all ends since the last call."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Port: chance. N1 every call draws afresh; N2 draws are uniform."""
+"""Port: randomness.
+
+N1 Every call draws anew. N2 Draws are uniform.
+"""
 
 from typing import Protocol
 
@@ -7,5 +10,5 @@ class Entropy(Protocol):
     """A source of random identities and seeds."""
 
     def bits(self, n: int) -> int:
-        """A uniform integer in [0, 2**n)."""
+        """Return a uniform integer in [0, 2**n)."""
         ...

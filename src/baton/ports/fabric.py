@@ -1,19 +1,19 @@
-"""Port: the data plane. Reads only: nobody writes another's memory (law 4).
+"""Port: the data plane. It only reads: no process writes another's memory (law 4).
 
-F1 `submit` costs its caller under 0.2 ms whatever the size (engines that copy inside the call run
-on the adapter's thread). F2 `Ended(OK)` means that every byte is in our pools and visible to our
-compute. F3 A handle ends exactly once. After it ended OK or FAILED (cancelled ones too) nothing of
-it lands any more; where that cannot be promised the outcome is UNKNOWN, and nothing lands after a
-later `Released` for the handle. F4 A failed, short or cancelled read is never reported as OK. F5 A
-peer that restarts at the same address is a new boot: old handles fail, nothing crashes, names carry
-the boot. F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities` and split
-around inside the adapter. F7 Only the pools are exposed, read-only where the engine can. F8 Ranges
-outside the peer's or our own pools are refused (FabricError) before anything is submitted. F9 Every
-handle has a deadline; then it is cancelled. If it has not ended a stated time later the adapter
-tears down its endpoint to that peer, which ends all handles to it; those of which bytes may still
-come end UNKNOWN, until it has gone. F10 `connect` and `disconnect` wait for nobody. Whether a peer
-was reached is said once, by `Connected`, whatever its manifest holds; not at all once it has been
-disconnected.
+F1 `submit` takes its caller less than 0.2 ms, whatever the size (engines that copy inside the call
+run on the adapter's thread). F2 `Ended(OK)` means that every byte is in our pools and visible to
+our compute. F3 A handle ends exactly once. After it ended OK or FAILED (cancelled ones too) nothing
+of it lands any more. Where that cannot be promised the outcome is UNKNOWN, and nothing lands after
+a later `Released` for the handle. F4 A failed, short or cancelled read is never reported as OK. F5
+A peer that restarts at the same address is a new boot: old handles fail, nothing crashes, and names
+carry the boot. F6 Limits (ranges per call, sizes, alignment) are declared in `capabilities`, and
+the adapter splits reads to keep them. F7 Only the pools are exposed, read-only where the engine
+can. F8 Ranges outside the peer's or our own pools are refused (FabricError) before anything is
+submitted. F9 Every handle has a deadline, at which it is cancelled. If it has not ended a stated
+time later, the adapter tears down its endpoint to that peer, which ends all handles to it. Handles
+whose bytes may still land end UNKNOWN, until the endpoint has gone. F10 `connect` and `disconnect`
+wait for nobody. Whether a peer was reached is reported once, by `Connected`, whatever its manifest
+holds; it is not reported after a disconnect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What an engine declares; the core never special-cases an engine by name."""
+    """What an engine declares. The core never treats an engine specially by its name."""
 
     max_ranges_per_call: int
     max_range_bytes: int
@@ -51,21 +51,21 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class Pool(Protocol):
-    """Memory of one group on one rank, allocated once."""
+    """The memory of one group on one rank, allocated once."""
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """The size in bytes."""
         ...
 
     @property
     def address(self) -> int:
-        """Start address in this process."""
+        """The start address in this process."""
         ...
 
     @property
     def fd(self) -> int | None:
-        """Descriptor of the memory file behind host pools; None on a device."""
+        """The descriptor of the memory file behind a host pool; None on a device."""
         ...
 
 
@@ -83,33 +83,37 @@ class Fabric(Protocol):
         ...
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
-        """Make our pools readable by peers and ready as targets; returns what a peer's `connect`
+        """Make our pools readable by peers and ready as targets. Returns what a peer's `connect`
         needs. Called once."""
         ...
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Begin to reach a peer; it can be read when `Connected` says so. One that is connected is
-        said to be so again."""
+        """Begin to connect to a peer, which can be read when `Connected` says so. For a peer that
+        is connected already, `Connected` comes again."""
         ...
 
     def disconnect(self, peer: RankId) -> None:
-        """Forget a peer: its handles end, its mappings go. Unknown peers are ignored."""
+        """Forget a peer: its handles end, and its mappings go. Unknown peers are ignored."""
         ...
 
     def submit(
         self, handle: Handle, peer: RankId, copies: Sequence[Copies], *, deadline: Micros
     ) -> None:
-        """Start a read; `deadline` is a duration from now. Raises FabricError (F8, unknown peer):
-        nothing was submitted."""
+        """Start a read. `deadline` is a duration from now.
+
+        Raises:
+            FabricError: a range is outside the pools (F8), or the peer is unknown; nothing was
+                submitted
+        """
         ...
 
     def cancel(self, handle: Handle) -> None:
-        """Ask for an early end. The handle still ends exactly once, by `poll`."""
+        """Ask for an early end. The handle still ends exactly once, and `poll` returns that."""
         ...
 
     def poll(self) -> list[FabricEvent]:
-        """All events since the last call. Non-blocking; also where an engine without its own thread
-        makes progress."""
+        """Return all events since the last call, without blocking. An engine without its own thread
+        makes progress here."""
         ...
 
     def close(self) -> None:

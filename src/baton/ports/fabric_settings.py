@@ -1,7 +1,6 @@
-"""What the operator decides about fabrics: a struct for each that has settings, and what they
-share.
+"""The operator's settings of fabrics: a struct for each fabric that has some, and one for all.
 
-These structs are apart from the port, because the command line needs them without numpy.
+These structs are apart from the port because the command line needs them without numpy.
 """
 
 from typing import Annotated, Literal
@@ -11,9 +10,8 @@ import msgspec
 from baton.ports.flag import MEMORY, Flag, NumberLimits, require_limits
 from baton.ports.written import names, pair
 
-# What may be asked for, and the fabrics that it means, in order of preference. Mooncake must be
-# asked
-# for by name, because its listener serves whoever reaches it (docs/fabrics.md).
+# The choices of an operator, and the fabrics that each of them means, in order of preference.
+# Mooncake must be named, because its listener serves whoever reaches it (docs/fabrics.md).
 FABRICS = {
     "auto": ("shm", "nixl", "tcp"),
     "shm": ("shm",),
@@ -24,7 +22,7 @@ FABRICS = {
 
 
 class NixlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of fabric nixl. Its plugin's parameters win over ours."""
+    """Settings of fabric nixl. Parameters of its plugin override ours."""
 
     backend: Annotated[str, Flag("Plugin of NIXL.", MEMORY, ("--nixl-backend",))] = "UCX"
     params: Annotated[
@@ -41,7 +39,7 @@ class NixlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class MooncakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of fabric mooncake."""
+    """Settings of fabric mooncake."""
 
     protocol: Annotated[
         Literal["tcp", "rdma"],
@@ -50,7 +48,7 @@ class MooncakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of fabric tcp."""
+    """Settings of fabric tcp."""
 
     streams: Annotated[
         int,
@@ -67,7 +65,7 @@ class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class FabricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of all fabrics."""
+    """Settings of all fabrics."""
 
     host: Annotated[
         str,

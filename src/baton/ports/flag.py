@@ -1,9 +1,9 @@
-"""A setting's flag, its help and its limits, beside the field that holds its value.
+"""The flag, help and limits of a setting, which stand beside the field that holds its value.
 
     max_num_seqs: Annotated[int, Flag("Requests at once.", ENGINE, limits=ONE_OR_MORE)] = 128
 
-This line makes the flag `--max-num-seqs` and its default, the key of a TOML file and the row of
-docs/flags.md (`cli/flags.py`). Baton itself decides the fields that have no Flag.
+This line makes the flag `--max-num-seqs` with its default, the key of a TOML file and the row of
+docs/flags.md (`cli/flags.py`). Fields without a Flag are decided by Baton itself.
 """
 
 import math
@@ -23,7 +23,7 @@ Reader = Callable[[str, str], Any]  # (flag, text) -> the field's value; raises 
 
 @dataclass(frozen=True)
 class NumberLimits:
-    """Of a number. `zero_is_off`: 0 is allowed as well, and switches the thing off."""
+    """The limits of a number. `zero_is_off`: 0 is allowed too, and switches the feature off."""
 
     least: float
     most: float = math.inf
@@ -31,7 +31,7 @@ class NumberLimits:
     zero_is_off: bool = False
 
     def hold(self, value: float) -> bool:
-        """Whether a value is within them."""
+        """Whether a value is within the limits."""
         return self.least <= value <= self.most or (self.zero_is_off and value == 0)
 
     def __str__(self) -> str:
@@ -52,13 +52,13 @@ class Flag:
         help: one sentence for --help and docs/flags.md
         panel: the part of --help in which the flag stands
         names: all its names, ours first; none = the name of the field, without its unit
-        read: makes the field's value of a text that is no plain number or choice
-        choices: the texts that may be given, and the value that each of them means, where the
-            field's type (Literal, Enum) does not say it
+        read: makes the field's value from a text that is not a plain number or choice
+        choices: the texts that may be given, with the value of each, where the field's type
+            (Literal, Enum) does not say it
         repeated: the flag may be given several times
         default: says in words what holds without the flag, where the field's default does not
         metavar: stands for the value in --help
-        limits: of a number
+        limits: the limits of a number
         by_hand: only processes that are started by hand take it; `baton serve` decides it
     """
 
@@ -76,7 +76,7 @@ class Flag:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A field of a settings struct, and its flag."""
+    """A field of a settings struct, with its flag."""
 
     field: str
     kind: Any  # its type, without annotations
@@ -90,12 +90,12 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Our name of the flag."""
+        """The flag's name that is ours."""
         return self.names[0].split("/")[0]
 
     @property
     def choices(self) -> Mapping[str, Any] | None:
-        """The texts that may be given, and their values; None = it is no choice."""
+        """The texts that may be given, with their values; None = the setting is not a choice."""
         if get_origin(self.kind) is Literal:
             return {word: word for word in get_args(self.kind)}
         if isinstance(self.kind, type) and issubclass(self.kind, Enum):
@@ -104,12 +104,13 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name as an identifier."""
+        """The flag's name as an identifier."""
         return self.name.lstrip("-").replace("-", "_")
 
 
 def settings_of(struct: type[msgspec.Struct], *, nested: bool = True) -> Iterator[Setting]:
-    """The fields of a struct that have a flag, in order, and with `nested` those of its structs."""
+    """Yield the fields of a struct that have a flag, in order; with `nested`, those of the structs
+    in it too."""
     inner = dict(structs_in(struct)) if nested else {}
     for each in msgspec.structs.fields(struct):
         if each.name in inner:
@@ -123,14 +124,18 @@ def settings_of(struct: type[msgspec.Struct], *, nested: bool = True) -> Iterato
 
 
 def structs_in(struct: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    """The fields of a struct that hold structs with flags of their own, and these structs."""
+    """Yield the fields of a struct that hold structs with flags, and these structs."""
     for each in msgspec.structs.fields(struct):
         if isinstance(each.type, type) and issubclass(each.type, msgspec.Struct):
             yield each.name, each.type
 
 
 def require_limits(settings: msgspec.Struct) -> None:
-    """That every number keeps the limits of its flag. Raises ConfigError: one does not."""
+    """Check that every number is within the limits of its flag.
+
+    Raises:
+        ConfigError: one is not
+    """
     for setting in settings_of(type(settings), nested=False):
         limits, value = setting.flag.limits, getattr(settings, setting.field)
         if limits is not None and value is not None and not limits.hold(value):

@@ -1,13 +1,13 @@
-"""Port: host memory of one rank, for the states of preempted rooms.
+"""Port: the host memory of one rank for the states of preempted rooms.
 
-O1 No call blocks: `save` and `load` are queued, and their ends are seen by `poll`; the `wake` given
-at construction is called. O2 After a `save` that ended well the store has a copy of its own: no
-later change of the pools reaches it. O3 A `load` that ended well has brought every byte of the
+O1 No call blocks: `save` and `load` are queued, `poll` returns their ends, and the `wake` given at
+construction is called. O2 After a `save` that ended well the store has a copy of its own, which no
+later change of the pools reaches. O3 A `load` that ended well has brought back every byte of the
 room's last `save`, group by group in the order of the slots, and all of it is visible to our
-compute. The copy stays until `discard`. O4 A copy ends exactly once; after its end nothing of it
+compute. The copy stays until `discard`. O4 A copy ends exactly once; after its end it no longer
 touches the pools. O5 A copy that cannot be made (no space within the bound, nothing saved, another
-number of blocks) ends with a reason, and what the store held of other rooms is untouched. O6
-`discard` frees a room's copy; a room that has none is no error.
+number of blocks) ends with a reason, and the copies of other rooms stay as they are. O6 `discard`
+frees a room's copy; the room need not have one.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class HostStore(Protocol):
         ...
 
     def save(self, copy: HostCopy) -> None:
-        """Queue a copy out of the pools; a room's earlier copy is replaced."""
+        """Queue a copy out of the pools. It replaces the room's earlier copy."""
         ...
 
     def load(self, copy: HostCopy) -> None:
@@ -37,13 +37,13 @@ class HostStore(Protocol):
         ...
 
     def discard(self, key: Key) -> None:
-        """Forget a room's copy; none of its copies is under way."""
+        """Forget a room's copy. No copy of the room may be under way."""
         ...
 
     def poll(self) -> list[Copied]:
-        """All ends since the last call."""
+        """Return all ends since the last call."""
         ...
 
     def close(self) -> None:
-        """End the threads, free the memory. May be called twice."""
+        """End the threads and free the memory. May be called twice."""
         ...

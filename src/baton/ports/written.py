@@ -1,7 +1,7 @@
 """Readers of settings that people write in a form of their own: sizes, lists, pairs, paths.
 
-Each takes the flag's name and the text. It raises ConfigError for a text that it cannot read: the
-sentence names both and says what to write.
+Each takes the flag's name and the text. It raises ConfigError for a text that it cannot read; the
+message names both and says what to write.
 """
 
 import os
@@ -24,7 +24,7 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.ASCII)
 
 
 def size(flag: str, text: str) -> int:
-    """Bytes of e.g. "2GiB", "512 MiB", "1.5G" or "1048576". At least a byte."""
+    """Return the bytes of a size such as "2GiB", "512 MiB", "1.5G" or "1048576"; at least one."""
     found = SIZE.fullmatch(text.upper())
     unit = UNITS.get(found.group(2)) if found else None
     nbytes = int(float(found.group(1)) * unit) if found and unit else 0
@@ -36,17 +36,17 @@ def size(flag: str, text: str) -> int:
 
 
 def path(_flag: str, text: str) -> str:
-    """The absolute path: a process that is started later may stand in another directory."""
+    """Return the absolute path, as a later process may run in another directory."""
     return os.path.abspath(text)
 
 
 def names(_flag: str, text: str) -> tuple[str, ...]:
-    """Names with commas between."""
+    """Return names that are separated by commas."""
     return tuple(name for name in text.split(",") if name)
 
 
 def numbers(flag: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between."""
+    """Return whole numbers that are separated by commas."""
     written = text.split(",")
     if not all(n.strip().isdecimal() for n in written):
         raise ConfigError(f"{flag} {text}: write numbers with commas between, e.g. 0,1")
@@ -54,7 +54,7 @@ def numbers(flag: str, text: str) -> tuple[int, ...]:
 
 
 def pair(flag: str, text: str) -> tuple[str, str]:
-    """KEY=VALUE."""
+    """Return the parts of KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise ConfigError(f"{flag} {text}: write KEY=VALUE, e.g. {flag} num_threads=2")

@@ -1,5 +1,5 @@
-"""The handoff: which bytes go where (plan.py), what they must sum to (seal.py), who may read from
-whom (pairing.py).
+"""The handoff: which bytes go where (plan.py), what they must sum to (seal.py), and which workers
+may read from each other (pairing.py).
 
-Pure values and small books; nobody's turn is decided here. Begin with plan.py.
+It consists of pure functions and small tables, and schedules nothing. Begin with plan.py.
 """

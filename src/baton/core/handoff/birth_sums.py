@@ -1,4 +1,4 @@
-"""What the blocks of a sequence summed to when they were computed, rank by rank."""
+"""The sums of a sequence's blocks as they were computed, rank by rank."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ def add_sums(
     by_rank: Mapping[Rank, Mapping[GroupName, bytes]],
     placements: Sequence[Placement],
 ) -> None:
-    """Birth sums of further blocks, as every rank reports them."""
+    """Append the birth sums of further blocks, as every rank reports them, to `known`."""
     for rank, sums in by_rank.items():
         for group, raw in sums.items():
             new = unpack_sums(raw, placements[rank].unit_count(group))
@@ -28,7 +28,7 @@ def add_sums(
 
 
 def sums_of(chain: Sequence[CachedPage]) -> RoomSums:
-    """Birth sums of all blocks of these pages, each of which has them."""
+    """Return the birth sums of all blocks of these pages. All of the pages must have sums."""
     parts: Sequence[Sums] = [entry.sums for entry in chain]
     return {
         where: np.concatenate([part[where] for part in parts])

@@ -1,5 +1,5 @@
-"""What the blocks of a prompt sum to that a decode room has fetched, as their verification found
-it, order by order.
+"""The sums of the blocks that a decode room has fetched, as their verification found them, order by
+order.
 
 orders   [16 ── 24)  [24 ── 31)          in the order in which they end, each with the sums of every rank
 sums     cached [0 ── 16) + [16 ── 30)   together they are the birth sums of the room's whole blocks
@@ -20,22 +20,23 @@ Units = Mapping[tuple[Rank, GroupName], int]  # columns of a rank's sums
 
 
 class Brought:
-    """One room's."""
+    """The sums of one room's fetched blocks."""
 
     def __init__(self) -> None:
-        # by the first block
+        # by group and first block: the block after the last one, and the sums
         self._parts: dict[GroupName, dict[BlockIndex, tuple[BlockIndex, ByRank]]] = {}
 
     def add(self, runs: Mapping[GroupName, BlockRun], by_rank: ByRank) -> None:
-        """An order has ended, and every block of it was right; of others the sums are not known."""
+        """An order has ended, and all its blocks were right. Orders that ended otherwise are not
+        added, so their sums stay unknown."""
         for group, run in runs.items():
             self._parts.setdefault(group, {})[run.start] = run.end, by_rank
 
     def sums(
         self, cached: RoomSums, first: BlockIndex, past: BlockIndex, units: Units
     ) -> RoomSums | None:
-        """Of the blocks [0, past), of which those before `first` were `cached`; None where some are
-        not known."""
+        """Return the sums of the blocks [0, past), of which those before `first` were `cached`;
+        None if some are unknown."""
         if first and not cached:
             return None
         found: RoomSums = {}

@@ -1,4 +1,4 @@
-"""What a reader still has to fetch of an offer, when it holds the beginning of a sequence already
+"""What a reader still has to fetch of an offer if it already holds the beginning of the sequence
 (pure).
 
 offered   [start ───────────────────▶ end)      pages  start // k .. (end - 1) // k
@@ -17,8 +17,12 @@ from baton.core.messages import BlockRun, LegSums, Offer
 def lacking(
     offer: Offer, first: Mapping[GroupName, BlockIndex], page_blocks: Callable[[GroupName], int]
 ) -> Offer:
-    """What of an offer is left to fetch: of the groups named from these blocks on. page_blocks: of
-    the source's pages."""
+    """Return the part of an offer that is left to fetch.
+
+    first: by group, the first block that is not held; nothing is held of a group that is missing
+        here
+    page_blocks: returns the number of blocks in a page of the source
+    """
     if not first:
         return offer
     left = {g: _from(run, first.get(g, run.start), page_blocks(g)) for g, run in offer.runs.items()}

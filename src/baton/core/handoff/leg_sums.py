@@ -1,4 +1,4 @@
-"""What blocks of a room sum to on each leg of a plan: sums of their birth sums (pure)."""
+"""The seals of a room's blocks on each leg of a plan, added up from their birth sums (pure)."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,11 @@ def leg_sums(
     blocks: Mapping[GroupName, tuple[BlockIndex, BlockIndex]],
     first: Mapping[GroupName, int],
 ) -> tuple[LegSums, ...]:
-    """Of the blocks [start, end) of each group, as the plan's source ranks hold them. first: the
-    block of row 0 of `sums`."""
+    """Return the seals of the blocks [start, end) of each group, as the plan's source ranks hold
+    them.
+
+    first: by group, the block of row 0 of `sums`
+    """
     found = []
     for leg in plan.legs:
         for group, (start, past) in blocks.items():

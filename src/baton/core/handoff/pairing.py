@@ -3,9 +3,9 @@
 gateway ──Introduce──▶ decode ──ConnectOrder (plan), Dial──▶ ranks connect, session comes up ──Hello──▶ prefill
                           └──Paired | Unpaired──▶ every gateway ◀── HelloBack | Refused ──────────┘
 
-A worker that is introduced is paired within a stated time or forgotten, with its connections and
-the link that was dialled to it: it may have ended before it was dialled. Its gateway introduces it
-again for as long as it knows it.
+A worker that is introduced is paired within a stated time or forgotten, with the connections and
+the link to it: it may have ended before it was dialled. A gateway repeats the introduction for as
+long as it knows the worker.
 """
 
 import msgspec
@@ -20,20 +20,20 @@ from baton.core.memory.state import Placement
 
 
 class Partner(msgspec.Struct):
-    """A prefill worker, paired or on its way to that."""
+    """A prefill worker that is paired or being paired."""
 
     manifest: Manifest
     plan: PairPlan
     fabric: str
     connected: set[Rank]  # our ranks that have connected
-    until: Micros  # it is paired by then, or given up
+    until: Micros  # it is given up if it is not paired by then
     session: bool = False
     asked: bool = False
     paired: bool = False
 
     @property
     def lacks(self) -> str:
-        """What it is not paired for."""
+        """Why it is not paired yet."""
         if not self.session:
             return "its leader has not answered"
         return (
@@ -42,7 +42,7 @@ class Partner(msgspec.Struct):
 
 
 class Partners:
-    """All prefill workers this decode worker knows."""
+    """The prefill workers that this decode worker knows."""
 
     def __init__(self, ours: Manifest) -> None:
         self._ours = ours
@@ -52,8 +52,11 @@ class Partners:
     def introduce(
         self, manifest: Manifest, plans: Plans, *, until: Micros
     ) -> tuple[ConnectOrder | None, str]:
-        """The connection to order from the ranks, or why there can be none. until: when it is given
-        up if it is not paired."""
+        """Return the connection to order from the ranks, or the reason why there can be none. A
+        worker that is known already needs neither.
+
+        until: when it is given up if it is not paired
+        """
         if manifest.boot in self._known:
             return None, ""
         try:
@@ -62,22 +65,22 @@ class Partners:
                 [manifest.placement(r.rank) for r in manifest.ranks], self._placements
             )
             fabric = choose_fabric(self._ours, manifest)
-        except BatonError as error:  # every reason of ours why two workers do not fit
+        except BatonError as error:  # any reason why two workers do not fit
             return None, str(error)
         self._known[manifest.boot] = Partner(manifest, plan, fabric, set(), until)
         return ConnectOrder(manifest, fabric), ""
 
     def find(self, boot: Boot) -> Partner | None:
-        """A known worker."""
+        """Return a worker; None if it is not known."""
         return self._known.get(boot)
 
     def forget(self, boot: Boot) -> Partner | None:
-        """Drop a worker; returns what was known of it."""
+        """Forget a worker. Returns what was known of it."""
         return self._known.pop(boot, None)
 
     def ready_to_ask(self, boot: Boot) -> Partner | None:
-        """The worker if its Hello is due now: session up, all our ranks connected, not asked
-        yet."""
+        """Return the worker if its Hello is due now: its session is up, all our ranks are
+        connected, and it has not been asked yet."""
         partner = self._known.get(boot)
         if (
             partner is None
@@ -90,13 +93,16 @@ class Partners:
         return partner
 
     def owes_answer(self, boot: Boot) -> bool:
-        """Whether a worker was said Hello, and has not answered."""
+        """Whether a worker was sent Hello and has not answered."""
         partner = self._known.get(boot)
         return partner is not None and partner.asked and not partner.paired
 
     def confirm(self, boot: Boot, digest: str) -> Partner | None:
-        """The worker answered our Hello; None where no answer is due. Raises Mismatch if its plan
-        is another."""
+        """A worker has answered our Hello. Returns None if no answer was due.
+
+        Raises:
+            Mismatch: its plan differs from ours
+        """
         partner = self._known.get(boot)
         if partner is None or not self.owes_answer(boot):
             return None
@@ -106,13 +112,13 @@ class Partners:
         return partner
 
     def paired(self) -> list[Partner]:
-        """Workers whose rooms we take."""
+        """Return the workers whose rooms we take."""
         return [p for p in self._known.values() if p.paired]
 
     def overdue(self, now: Micros) -> list[Partner]:
-        """Workers whose time to be paired is over."""
+        """Return the workers that are not paired although their time is over."""
         return [p for p in self._known.values() if not p.paired and now >= p.until]
 
     def timer(self) -> Micros | None:
-        """When `overdue` has something next."""
+        """Return when `overdue` has something next; None if no worker is being paired."""
         return min((p.until for p in self._known.values() if not p.paired), default=None)

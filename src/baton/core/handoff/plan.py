@@ -1,14 +1,14 @@
-"""The plan: which byte ranges of which source rank go where, from two placements and two page lists
-(pure).
+"""The plan: which byte ranges of which source rank go where, computed from two placements and two
+page lists (pure).
 
     pair(source placements, target placements) -> PairPlan      once per connection
     PairPlan.bind(leg, group, ...)             -> Copies        per offer, vectorised over blocks
 
-A *leg* is the part of one source rank that one target rank reads: head intervals x layers of every
-spec they share. Where the source holds a unit several times (tp > heads), replica number `(b // 8)
-mod replicas` is read for block b, for every target alike. `pair` proves when it is built that the
-legs into a target rank are exactly its part of the state, each byte once. Blocks are equal on both
-sides, because a sum belongs to a block.
+A *leg* is the part of one source rank that one target rank reads: for every spec that they share,
+an interval of heads times a set of layers. If the source holds a unit several times (tp > heads),
+block b is read from replica `(b // 8) mod replicas`, by every target alike. When `pair` builds a
+plan, it proves that the legs into a target rank make up exactly its part of the state, each byte
+once. Blocks have the same size on both sides, because a sum belongs to a block.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ NOTHING.flags.writeable = False
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Grid = tuple[NDArray[np.int64], NDArray[np.int64]]
 Spans = Vectors  # offset in the source block, offset in the target block, bytes
-# a page list, and the block from which on it holds them
+# a page list, and the first block that it holds
 Pages = tuple[Sequence[int] | NDArray[np.integer], int]
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One spec's part of a leg: global heads x global layers."""
+    """The part of a leg that belongs to one spec: global heads x global layers."""
 
     spec: str
     group: GroupName
@@ -47,8 +47,8 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """What one target rank reads from one source rank. `replicas` copies of it exist; this source
-    holds `replica`."""
+    """The part of the state that one target rank reads from one source rank. There are `replicas`
+    copies of it, and this source holds number `replica`."""
 
     index: int
     source: int
@@ -59,7 +59,7 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 def leg_seals(sums: NDArray[np.uint64], units: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Sum mod 2^64 of a leg's columns: [blocks, units] -> [blocks]."""
+    """Return the sums mod 2^64 of a leg's columns: uint64 [blocks, units] -> [blocks]."""
     found: NDArray[np.uint64] = np.add.reduce(sums.take(units, axis=1), axis=1)
     return found
 
@@ -86,12 +86,12 @@ class PairPlan:
         }
 
     def legs_into(self, target: int) -> tuple[Leg, ...]:
-        """The legs that a target rank reads."""
+        """Return the legs that a target rank reads."""
         return tuple(leg for leg in self.legs if leg.target == target)
 
     def owned(self, leg: Leg, group: GroupName, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the blocks (numbers in the sequence) that this leg reads; empty if it has
-        nothing of the group."""
+        """Return those of `blocks` (int64 numbers in the sequence) that this leg reads; none if it
+        has no part of the group."""
         if (leg.index, group) not in self._source_units:
             return blocks[:0]
         if leg.replicas == 1:
@@ -100,7 +100,7 @@ class PairPlan:
         return mine
 
     def owned_of(self, leg: Leg, group: GroupName, start: int, past: int) -> tuple[BlockIndex, ...]:
-        """Those of the blocks [start, past) that this leg reads."""
+        """Return those of the blocks [start, past) that this leg reads."""
         if leg.replicas == 1:
             return (
                 tuple(map(BlockIndex, range(start, past)))
@@ -112,18 +112,18 @@ class PairPlan:
         )
 
     def admit(self, leg: Leg, group: GroupName, length: int) -> NDArray[np.int64]:
-        """All blocks this leg must bring for a sequence of `length` positions: what completeness is
-        measured by."""
+        """Return all blocks that this leg must bring for a sequence of `length` positions:
+        completeness is measured by them."""
         extent = extent_blocks(self.table.group(group).extent, length, self.table.block_tokens)
         return self.owned(leg, group, np.arange(extent.start, extent.end, dtype=np.int64))
 
     def source_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-        """Columns of the source rank's block sums that the leg covers, in (spec, head, layer)
-        order."""
+        """Return the columns of the source rank's block sums that the leg covers, in (spec, head,
+        layer) order."""
         return self._source_units.get((leg.index, group), NOTHING)
 
     def target_units(self, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-        """The same units in the target rank's block sums, in the same order."""
+        """Return the same units' columns in the target rank's block sums, in this order."""
         return self._target_units.get((leg.index, group), NOTHING)
 
     def bind(
@@ -136,10 +136,11 @@ class PairPlan:
         target_start: int,
         blocks: NDArray[np.int64],
     ) -> list[Copies]:
-        """Byte ranges for `blocks` (ascending), merged where both sides are adjacent.
+        """Return the byte ranges for `blocks` (ascending), merged where they are adjacent on both
+        sides.
 
-        `source.pages` holds pages from `source.start // k` on; `target_pages` from block
-        `target_start` on.
+        `source.pages` begins with the page of block `source.start`, `target_pages` with that of
+        block `target_start`.
 
         Raises:
             PeerError: the source's run does not hold one of the blocks, or lists too few pages for
@@ -173,8 +174,8 @@ class PairPlan:
     def _of_one(
         self, leg: Leg, group: GroupName, block: int, source: Pages, target: Pages
     ) -> Vectors:
-        """As `_ranges`, of one block that both sides have: what is adjacent within it is merged
-        already."""
+        """Return what `_ranges` does, for one block that both sides have: within a block, adjacent
+        ranges are merged already."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
         at, to, nbytes = self._spans[leg.index, group]
         from_block = _slot(theirs, group, *source, block) * theirs.block_bytes(group)
@@ -187,7 +188,7 @@ class PairPlan:
     def _ranges(
         self, leg: Leg, group: GroupName, blocks: NDArray[np.int64], source: Pages, target: Pages
     ) -> Vectors:
-        """(source, target, bytes), merged where both sides are adjacent."""
+        """Return (source, target, bytes), merged where both sides are adjacent."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
         from_block = _slots(theirs, group, *source, blocks) * theirs.block_bytes(group)
         at, to, nbytes = self._spans[leg.index, group]
@@ -212,7 +213,7 @@ def _digest(plan: PairPlan) -> str:
 
 
 def _held(placement: Placement, group: GroupName, pages: int, start: int) -> int:
-    """The first block past a list of so many pages whose first one holds block `start`."""
+    """Return the first block after a list of `pages` pages whose first page holds block `start`."""
     k = placement.blocks_per_page(group)
     return (start // k + pages) * k
 
@@ -242,7 +243,7 @@ def _slot(
 def _merge(
     source: NDArray[np.int64], target: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> Vectors:
-    """Join neighbours that are adjacent on both sides; the vectors are not empty."""
+    """Join neighbours that are adjacent on both sides. The vectors must not be empty."""
     if source.size == 1:
         return source, target, nbytes
     joins = (source[1:] == source[:-1] + nbytes[:-1]) & (target[1:] == target[:-1] + nbytes[:-1])
@@ -251,7 +252,7 @@ def _merge(
 
 
 def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Spans:
-    """Ranges of one block, merged."""
+    """Return the byte ranges of one block, merged."""
     at, to, nbytes = [], [], []
     for share in (s for s in leg.shares if s.group == group):
         a, b = theirs.places[share.spec], ours.places[share.spec]
@@ -262,8 +263,8 @@ def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Sp
 
 
 def _grid(place: SpecPlace, share: Share) -> Grid:
-    """A share's heads [heads, 1] and layers [1, layers], counted from the start of the place;
-    read-only."""
+    """Return a share's heads [heads, 1] and layers [1, layers], counted from the start of the
+    place; read-only."""
     first = place.heads.start
     return _grid_of(
         share.heads.start - first,
@@ -272,7 +273,7 @@ def _grid(place: SpecPlace, share: Share) -> Grid:
     )
 
 
-# asked for again and again while a plan is built, and by plans of other ranks
+# needed many times while a plan is built, and by the plans of other ranks
 @lru_cache(maxsize=256)
 def _grid_of(first: int, past: int, layers: tuple[int, ...]) -> Grid:
     grid = (
@@ -285,13 +286,13 @@ def _grid_of(first: int, past: int, layers: tuple[int, ...]) -> Grid:
 
 
 def _offsets(place: SpecPlace, share: Share) -> NDArray[np.int64]:
-    """Byte offset in the block of each (head, layer) of a share."""
+    """Return the byte offset in the block of each (head, layer) of a share."""
     heads, layers = _grid(place, share)
     return (place.offset + heads * place.head_stride + layers * place.layer_stride).ravel()
 
 
 def _columns(placement: Placement, leg: Leg, group: GroupName) -> NDArray[np.int64]:
-    """Index in `Placement.units(group)` of each (spec, head, layer) of a leg."""
+    """Return the index in `Placement.units(group)` of each (spec, head, layer) of a leg."""
     first, at = {}, 0
     for name, place in placement.places.items():
         if place.spec.group == group:
@@ -309,11 +310,11 @@ def _columns(placement: Placement, leg: Leg, group: GroupName) -> NDArray[np.int
 
 
 def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
-    """Build and prove the plan between two workers; `source` and `target` list all ranks in rank
-    order.
+    """Build and prove the plan between two workers. `source` and `target` list all their ranks in
+    rank order.
 
     Raises:
-        Mismatch: the tables differ, or the source does not hold all of what a target rank needs
+        Mismatch: the tables differ, or the source does not hold all that a target rank needs
     """
     for placement in (*target, *source):
         _require_equal(target[0].table, placement.table)
@@ -335,8 +336,8 @@ def _require_equal(ours: StateTable, theirs: StateTable) -> None:
 
 
 def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: int) -> list[Leg]:
-    """One leg for each number of replicas among the shared specs (specs of one model may differ in
-    it)."""
+    """Return one leg for each number of replicas among the shared specs (in which specs of one
+    model may differ)."""
     by_replica: dict[tuple[int, int], list[Share]] = {}
     for name, place in ours.places.items():
         other = theirs.places.get(name)
@@ -355,8 +356,8 @@ def _legs_between(s: int, theirs: Placement, t: int, ours: Placement, *, first: 
 
 
 def _prove(plan: PairPlan, t: int) -> None:
-    """For every class of blocks (replicas take turns) the legs into rank `t` cover each unit and
-    each byte once."""
+    """Prove that for every class of blocks (replicas take turns) the legs into rank `t` cover each
+    unit and each byte once."""
     legs = plan.legs_into(t)
     for turn in range(lcm(*(leg.replicas for leg in legs))):
         now = [leg for leg in legs if turn % leg.replicas == leg.replica]

@@ -1,19 +1,19 @@
-"""The seal: an order-free digest of state rows keyed by what and where they are. The numpy
+"""The seal: an order-free digest of state rows, keyed by what and where they are. This is the numpy
 reference.
 
     row_hash = mix((sum_i K_i * w_i mod 2^64) XOR k_row)        seal(rows) = sum of row_hash mod 2^64
 
-w_i are the row's 32-bit little-endian words, the last one padded with zeros; rows over 4 KB are cut
+w_i are the row's 32-bit little-endian words, the last one padded with zeros. Rows over 4 KB are cut
 into cells of 4 KB, each hashed like a row. K_i are fixed odd 64-bit constants, and
 
     k_row    = mix(unit_key XOR mix(position * GOLDEN + cell))
     unit_key = mix(mix(mix(spec_key XOR layer) XOR part) XOR head)
     spec_key = BLAKE2b-64 of (weights identity, row length, spec name)
 
-Words of 32 bits: with 64-bit words two flipped top bits of a row cancel. A key mixed in before a
-nonlinear finaliser: with a key merely added, swapped rows go unnoticed. `mix` is the finaliser of
-splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-tests/core/handoff/golden/seal.json fixes the values for every implementation.
+Words have 32 bits because with 64-bit words two flipped top bits of a row would cancel. The key is
+mixed in before a nonlinear finaliser because swapped rows would go unnoticed if it were merely
+added. `mix` is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, 2014). tests/core/handoff/golden/seal.json fixes the values for every implementation.
 """
 
 from functools import lru_cache
@@ -32,8 +32,8 @@ CELL_WORDS = CELL_BYTES // 4
 
 
 def _constant(x: int) -> NDArray[np.uint64]:
-    """As an array without dimensions, read-only: numpy takes it as an operand in half the time of a
-    scalar."""
+    """Return a number as a read-only array without dimensions, which numpy takes as an operand in
+    half the time of a scalar."""
     found = np.array(x, dtype=np.uint64)
     found.flags.writeable = False
     return found
@@ -49,7 +49,7 @@ Units = tuple[int, tuple[int, ...], int, int, int]
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser, elementwise; one to one."""
+    """Apply the finaliser of splitmix64 elementwise; it is a bijection."""
     x = x ^ (x >> SHIFTS[0])  # a copy: the rest is in place
     x *= FACTORS[0]
     x ^= x >> SHIFTS[1]
@@ -60,27 +60,31 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @lru_cache
 def constants(count: int = CELL_WORDS) -> NDArray[np.uint64]:
-    """K_0 .. K_(count - 1), read-only: the outputs of splitmix64 seeded with CONSTANT_SEED, made
-    odd."""
+    """Return K_0 .. K_(count - 1), read-only: the outputs of splitmix64 seeded with CONSTANT_SEED,
+    made odd."""
     found = mix(np.arange(1, count + 1, dtype=np.uint64) * GOLDEN + CONSTANT_SEED) | U64(1)
     found.flags.writeable = False
     return found
 
 
 def identity_bits(weights: str) -> int:
-    """The first 64 bits of a weights identity, given as hex. Raises ValueError if it is not hex."""
+    """Return the first 64 bits of a weights identity, which is given as hex.
+
+    Raises:
+        ValueError: it is not hex
+    """
     return int(weights[:16], 16)
 
 
 @lru_cache(maxsize=256)
 def spec_key(identity: int, spec: str, row_bytes: int) -> int:
-    """The part of every row's key that one spec's rows share: 64 bits."""
+    """Return the part of a row's key that all rows of one spec share: 64 bits."""
     fields = identity.to_bytes(8, "little") + row_bytes.to_bytes(8, "little") + spec.encode()
     return int.from_bytes(blake2b(fields, digest_size=8, person=b"baton-seal-1").digest(), "little")
 
 
 def unit_keys(place: SpecPlace, identity: int) -> NDArray[np.uint64]:
-    """uint64 [units, parts] of one spec, read-only; units in the order of `Placement.units`."""
+    """Return the unit keys of one spec: uint64 [units, parts], read-only, as `Placement.units`."""
     return _unit_keys(*_units_of(place, identity))
 
 
@@ -105,14 +109,14 @@ def _unit_keys(
 def row_keys(
     units: NDArray[np.uint64], positions: NDArray[np.uint64], cell: int
 ) -> NDArray[np.uint64]:
-    """k_row: keys of units [...] and positions [...], broadcast against each other."""
+    """Return k_row, the keys of units [...] and positions [...], broadcast against each other."""
     return mix(units ^ mix(positions * GOLDEN + U64(cell)))
 
 
 @lru_cache(maxsize=512)
 def _block_keys(units: Units, tokens: int, number: int, cells: int) -> NDArray[np.uint64]:
-    """k_row of all rows of a block, uint64 [cells, units, parts, tokens], read-only: the same for
-    every sequence."""
+    """Return k_row of all rows of a block, uint64 [cells, units, parts, tokens], read-only. They
+    are the same for every sequence."""
     positions = (number * tokens + np.arange(tokens, dtype=np.int64)).astype(np.uint64)
     keys = _unit_keys(*units)[:, :, None]
     found = np.stack([row_keys(keys, positions[None, None, :], cell) for cell in range(cells)])
@@ -128,7 +132,7 @@ def block_sums(
     numbers: NDArray[np.int64],
     identity: int,
 ) -> NDArray[np.uint64]:
-    """Sums of blocks as they lie in a pool.
+    """Return the sums of blocks as they lie in a pool.
 
     Args:
         pool: the group's pool, contiguous bytes
@@ -140,7 +144,7 @@ def block_sums(
         uint64 [n, units], units in the order of `Placement.units(group)`
 
     Raises:
-        Bug: a slot outside the pool
+        Bug: a slot is outside the pool
     """
     size = placement.block_bytes(group)
     _require_inside(pool, size, slots)
@@ -158,10 +162,14 @@ def block_sums(
 
 
 def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np.int64]) -> None:
-    """Check that every slot is a block of the pool. Raises Bug."""
+    """Check that every slot is a block of the pool.
+
+    Raises:
+        Bug: one is not
+    """
     if not block_bytes or not slots.size:
         return
-    # below 0 is beyond everything
+    # as unsigned numbers, negative slots are larger than any other
     if int(np.maximum.reduce(slots.view(U64))) >= pool.size // block_bytes:
         raise Bug(
             f"blocks {slots.min()} to {slots.max()} are not all in a pool of "
@@ -172,7 +180,7 @@ def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np
 def _keys(
     place: SpecPlace, identity: int, tokens: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """k_row of all rows of blocks: uint64 [blocks, cells, units, parts, tokens]."""
+    """Return k_row of all rows of blocks: uint64 [blocks, cells, units, parts, tokens]."""
     units, cells = _units_of(place, identity), -(-place.row_bytes // CELL_BYTES)
     if numbers.size == 1:
         return _block_keys(units, tokens, int(numbers[0]), cells)[None]
@@ -194,7 +202,8 @@ def _spec_sums(
 
 
 def _cell_sums(rows: NDArray[np.uint8], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """[blocks, units, parts, tokens, bytes] and keys of all but the last -> [blocks, units]."""
+    """Hash cells: rows [blocks, units, parts, tokens, bytes], with keys of all axes but the last ->
+    uint64 [blocks, units]."""
     spare = -rows.shape[-1] % 4
     padded = np.pad(rows, [(0, 0)] * 4 + [(0, spare)]) if spare else np.ascontiguousarray(rows)
     words = padded.view(WORD).astype(np.uint64)

@@ -7,12 +7,12 @@ from baton.core.memory.state import StateTable, Unit, extent_blocks
 
 
 class ChunkRule(msgspec.Struct, frozen=True):
-    """Limits of a step.
+    """The limits of a step.
 
     Attributes:
         step_tokens: tokens of all rows of a step together (`--max-num-batched-tokens`)
-        last_tokens: size of a long prompt's last chunk, whose transfer and verification nothing
-            hides
+        last_tokens: size of a long prompt's last chunk, whose transfer and verification no
+            computing hides
     """
 
     step_tokens: int
@@ -20,11 +20,12 @@ class ChunkRule(msgspec.Struct, frozen=True):
 
 
 def next_chunk(*, done: int, length: int, budget: int, rule: ChunkRule, block_tokens: int) -> int:
-    """Tokens to compute next of a prompt of `length` with `done` computed, at most `budget`.
+    """Return how many tokens of a prompt to compute next, at most `budget`. The prompt has `length`
+    tokens, of which `done` are computed.
 
-    As much as the budget allows; of a rest that fits but is not small, what comes before the last
-    chunk. Borders lie on the block grid where they can: one inside a block leaves it unsealed until
-    the next chunk.
+    It is as much as the budget allows. If the whole rest fits but is not small, it is the part
+    before the last chunk. Chunks end on the block grid where possible: a block in the middle of
+    which a chunk ends stays unsealed until the next chunk.
     """
     rest = length - done
     if rest > budget:
@@ -38,11 +39,11 @@ def next_chunk(*, done: int, length: int, budget: int, rule: ChunkRule, block_to
 def final_blocks(
     table: StateTable, *, start: int, end: int, length: int
 ) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """Blocks [first, past) per group that computing positions [start, end) of a prompt of `length`
-    makes final.
+    """Return the blocks [first, past) per group that become final when positions [start, end) of a
+    prompt of `length` are computed.
 
-    Only blocks within the group's extent at `length` are named: nobody reads the others. A slot is
-    final at the end.
+    Only blocks within the group's extent at `length` are returned, as nobody reads the others. A
+    slot is final at the end of the prompt.
     """
     found = {}
     for group in table.groups:

@@ -1,7 +1,7 @@
-"""What the states of preempted rooms take of host memory, rank by rank, as their leader counts it.
+"""The host memory that the states of preempted rooms take, rank by rank, as their leader counts it.
 
-Ranks hold different parts of a state (pipeline stages, sharded heads), and each has the same bound
-of its own.
+Ranks hold different parts of a state (pipeline stages, sharded heads), and each of them has the
+same bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,8 @@ from baton.core.memory.state import Placement, extent_blocks
 
 
 class HostLedger:
-    """The only books of the ranks' host stores: who does not find space here is not sent there."""
+    """The only accounts of the ranks' host stores: a state for which there is no space here is not
+    sent there."""
 
     def __init__(self, placements: Sequence[Placement], total: int) -> None:
         self._placements = tuple(placements)
@@ -19,27 +20,26 @@ class HostLedger:
         self._taken: dict[Key, tuple[int, ...]] = {}  # bytes by rank
 
     def fits(self, lengths: Iterable[int]) -> bool:
-        """Whether there is space for states of so many positions each, for all of them on every
-        rank."""
+        """Whether every rank has space for all these states. lengths: the positions of each"""
         want = [
             [state_bytes(placement, length) for placement in self._placements] for length in lengths
         ]
         return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
 
     def take(self, key: Key, length: int) -> bool:
-        """Space for the state of `length` positions, on every rank or none; False where there is
-        not enough."""
+        """Take space for the state of `length` positions, on every rank or on none. Returns False
+        if there is not enough."""
         if not self.fits([length]):
             return False
         self._taken[key] = tuple(state_bytes(placement, length) for placement in self._placements)
         return True
 
     def give_back(self, key: Key) -> None:
-        """The room's state is there no more; one that was not there is no error."""
+        """A room's state has left the stores. It need not have been there."""
         self._taken.pop(key, None)
 
     def used(self) -> tuple[int, ...]:
-        """Bytes taken on each rank."""
+        """Return the bytes taken on each rank."""
         return tuple(
             sum(column)
             for column in zip((0,) * len(self._placements), *self._taken.values(), strict=False)
@@ -47,13 +47,13 @@ class HostLedger:
 
     @property
     def rooms(self) -> int:
-        """Rooms whose state is, or is about to be, in the stores."""
+        """The number of rooms whose state is in the stores, or on its way there."""
         return len(self._taken)
 
 
 def state_bytes(placement: Placement, length: int) -> int:
-    """Bytes of the whole state of `length` positions on one rank: every block that a handoff of it
-    would carry."""
+    """Return the bytes of the whole state of `length` positions on one rank: every block that a
+    handoff of it would carry."""
     table = placement.table
     blocks = {
         g.name: extent_blocks(g.extent, length, table.block_tokens).size for g in table.groups

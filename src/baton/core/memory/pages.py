@@ -1,5 +1,5 @@
-"""The page ledger of one worker: every page has one owner, and leaving a state returns what the
-state held.
+"""The page ledger of one worker: every page has one owner, and leaving a state returns what was
+held for it.
 
     target page:  FREE -> FETCHING(key) -> COMMITTED(key) -> CACHED(hash, pins) -> FREE
     source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE without the cache
@@ -7,10 +7,11 @@ state held.
     a key's list:  [cached, pinned by the key | its own]      in every group alike
 
 Page numbers are the same on all ranks of the worker, so the leader keeps the only ledger.
-Invariants (`audit`): a page is free, the cache's, or owned by exactly one key; a key's list and the
-owners' table agree; an entry of the cache has as many pins as there are keys whose lists begin with
-it, and loans of it. What the cache holds and nobody pins is as good as free: it is given up, oldest
-first, when a key takes pages (prefix_cache.py).
+
+Invariants (`audit`): a page is free, belongs to the cache, or is owned by exactly one key. A key's
+lists and the table of owners agree. An entry of the cache has one pin for each key whose lists
+begin with it, and one for each loan of it. Cached pages without pins are as good as free: when a
+key takes pages they are evicted as needed, those used longest ago first (prefix_cache.py).
 """
 
 from collections import Counter
@@ -38,22 +39,22 @@ class PagePool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        # 1: free; with an edge at both ends, so page p is at p + 1
+        # 1 = free; there is a 0 at both ends, so page p is at p + 1
         self._free = bytearray((0, *[1] * total, 0))
         self._owner: dict[Page, Key] = {}
         self._cached: set[Page] = set()
 
     @property
     def free(self) -> int:
-        """Pages without an owner."""
+        """The number of pages without an owner."""
         return self.total - len(self._owner) - len(self._cached)
 
     def take(self, key: Key, count: int) -> tuple[Page, ...]:
-        """Give `count` pages to `key`, in as few adjacent runs as possible (adjacent pages travel
-        as one range).
+        """Give `count` pages to `key`, in as few adjacent runs as possible (adjacent pages are
+        transferred as one range).
 
         Raises:
-            Bug: fewer are free; the caller looks first
+            Bug: fewer are free; the caller must check first
         """
         if count > self.free:
             raise Bug(f"{count} pages taken of {self.free} free")
@@ -70,7 +71,7 @@ class PagePool:
         edges = (free[1:] != free[:-1]).nonzero()[0]
         starts, sizes = edges[::2], edges[1::2] - edges[::2]
         fitting = (sizes >= count).nonzero()[0]
-        if fitting.size:  # the tightest run that holds all
+        if fitting.size:  # take the smallest run that holds all
             start = int(starts[fitting[sizes[fitting].argmin()]])
             return range(start, start + count)
         chosen = [
@@ -79,40 +80,52 @@ class PagePool:
         return list(np.concatenate(chosen)[:count].tolist())
 
     def give_back(self, key: Key, pages: tuple[Page, ...]) -> None:
-        """Return pages. Raises Bug if one is not the key's."""
+        """Return pages of a key.
+
+        Raises:
+            Bug: one of them is not the key's
+        """
         for page in pages:
             if self._owner.pop(page, None) != key:
                 raise Bug(f"page {page} returned by {key}, which does not own it")
             self._free[page + 1] = 1
 
     def to_cache(self, key: Key, page: Page) -> None:
-        """A page of the key is the cache's from now on. Raises Bug if it is not the key's."""
+        """Move a page from its key to the cache.
+
+        Raises:
+            Bug: the page is not the key's
+        """
         if self._owner.pop(page, None) != key:
             raise Bug(f"page {page} was cached by {key}, which does not own it")
         self._cached.add(page)
 
     def from_cache(self, page: Page) -> None:
-        """The cache gives a page up. Raises Bug if it has not got it."""
+        """Free a page that the cache gives up.
+
+        Raises:
+            Bug: the cache does not have it
+        """
         if page not in self._cached:
             raise Bug(f"page {page} was given up by the cache, which does not own it")
         self._cached.discard(page)
         self._free[page + 1] = 1
 
     def cached(self) -> frozenset[Page]:
-        """Pages of the cache."""
+        """Return the pages that belong to the cache."""
         return frozenset(self._cached)
 
     def owner(self, page: Page) -> Key | None:
-        """Who holds the page."""
+        """Return the key that holds the page; None if there is none."""
         return self._owner.get(page)
 
     def owners(self) -> Mapping[Page, Key]:
-        """All held pages."""
+        """Return all held pages, with their keys."""
         return self._owner
 
 
 class Ledger:
-    """All groups' pages, by owner."""
+    """The pages of all groups, by owner."""
 
     def __init__(self, totals: Mapping[GroupName, int]) -> None:
         self.pools = {g: PagePool(n) for g, n in totals.items()}
@@ -133,10 +146,10 @@ class Ledger:
         reuse: Collection[CachedPage] = (),
         ended: Collection[Key] = (),
     ) -> bool:
-        """Whether so many are free now, or given up by the cache when they are asked for.
+        """Whether these pages are free now, or would be after the cache has evicted what it can.
 
-        reuse: entries that are to be pinned beside them, and so cannot go
-        ended: keys that give back what they hold, as if they had done so
+        reuse: entries that are to be pinned as well, and so cannot be evicted
+        ended: keys that are counted as if they had given back what they hold
         """
         spare = self.cache.idle - sum(not entry.pins for entry in reuse)
         back: Counter[GroupName] = Counter()
@@ -152,7 +165,7 @@ class Ledger:
         return all(self.pools[g].free + back[g] + spare >= n for g, n in want.items())
 
     def could_ever_fit(self, want: Mapping[GroupName, int]) -> bool:
-        """Whether an empty pool would hold that many."""
+        """Whether empty pools would hold these pages."""
         return all(self.pools[g].total >= n for g, n in want.items())
 
     def take(
@@ -164,11 +177,13 @@ class Ledger:
         begins: Mapping[GroupName, int] | None = None,
         reuse: Sequence[CachedPage] = (),
     ) -> dict[GroupName, tuple[Page, ...]] | None:
-        """Pages of all groups at once or nothing; appended to what the key holds.
+        """Take pages of all groups, or none, and append them to the key's lists. Returns the
+        appended pages; None if not all are free.
 
-        begins: pages of the sequence before those of a list that begins now, where it does not
-        begin with the first reuse: entries of the cache with which the lists begin now; they are
-        pinned, and `want` comes behind them
+        begins: for lists that begin now, how many pages of the sequence come before their first
+            page
+        reuse: entries of the cache with which the lists begin now; they are pinned, and the pages
+            of `want` follow them
         """
         if not self.fits(want, reuse=reuse):
             return None
@@ -191,12 +206,12 @@ class Ledger:
         return taken
 
     def _make_room(self, want: Mapping[GroupName, int]) -> None:
-        """What is cached goes, as far as it must."""
+        """Evict cached pages until the wanted ones are free."""
         while any(self.pools[g].free < n for g, n in want.items()):
             self._release([self.cache.evict()])
 
     def _release(self, entries: Iterable[CachedPage]) -> None:
-        """Pages that were the cache's are free."""
+        """Free the pages of entries that have left the cache."""
         for entry in entries:
             for g, page in entry.pages.items():
                 self.pools[g].from_cache(page)
@@ -204,13 +219,13 @@ class Ledger:
     # ---- the prefix cache -----------------------------------------------------------------------
 
     def shared(self, key: Key) -> int:
-        """Pages at the front of each of the key's lists that are the cache's."""
+        """Return how many pages at the front of each of the key's lists belong to the cache."""
         return len(self._chains.get(key, ()))
 
     def enter(self, key: Key, page_hash: PageHash, sums: Sums) -> bool:
-        """The first of the key's own pages, one of every group, goes to the cache, and the key
-        keeps a pin; False where the cache has another page of that hash, or has dropped those
-        before it: then the page stays the key's own."""
+        """Move the first of the key's own pages, one of every group, to the cache; the key keeps a
+        pin. Returns False, and leaves the pages to the key, if the cache has another page with that
+        hash or has dropped the pages before it."""
         chain = self._chains.setdefault(key, [])
         pages = {g: held[len(chain)] for g, held in self._held[key].items()}
         entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums)
@@ -222,30 +237,35 @@ class Ledger:
         return True
 
     def condemn(self, key: Key, at: int) -> set[Key]:
-        """The page `at` of the key's lists is damaged: it leaves the cache with all that descends
-        from it; returns the keys whose lists hold any of them."""
+        """The page `at` of the key's lists is damaged: it leaves the cache with all its
+        descendants. Returns the keys whose lists hold any of them."""
         chain = self._chains.get(key, [])
         if at >= len(chain):
-            return {key}  # its own, as is all that it has computed above it
+            return {key}  # the page is its own, and so are those computed above it
         return self.condemn_cached(chain[at])
 
     def condemn_cached(self, entry: CachedPage) -> set[Key]:
-        """Likewise of a page of the cache."""
-        # nothing, if a reset was faster: it has its holders all the same
+        """An entry is damaged: it leaves the cache with all its descendants. Returns the keys whose
+        lists hold any of them."""
+        # drops nothing if a reset came first; the entry may have holders even then
         self._drop(self.cache.drop(entry))
-        # who pins what is above it, too
+        # whoever pins a descendant pins this entry too
         return {key for key, held in self._chains.items() if entry in held}
 
     def chain(self, key: Key) -> Sequence[CachedPage]:
-        """The cached pages with which the key's lists begin."""
+        """Return the cached pages with which the key's lists begin."""
         return self._chains.get(key, ())
 
     def loan(self, key: Key) -> Sequence[CachedPage]:
-        """What is lent for the key, from the first page of its sequence on."""
+        """Return the pages that are lent for the key, from the first page of its sequence on."""
         return self._loans.get(key, ())
 
     def lend(self, key: Key, chain: Sequence[CachedPage]) -> None:
-        """Another worker reads these entries for the key: they are pinned until `end_loan`."""
+        """Pin entries until `end_loan`, because another worker reads them for the key.
+
+        Raises:
+            Bug: the key has a loan already
+        """
         if key in self._loans:
             raise Bug(f"{key} has a loan already")
         self.cache.pin(chain)
@@ -256,12 +276,12 @@ class Ledger:
         return key in self._loans
 
     def end_loan(self, key: Key) -> None:
-        """Nobody reads them any more; a key without a loan is no error."""
+        """End the key's loan, if it has one: nothing reads its pages any more."""
         self._release(self.cache.unpin(self._loans.pop(key, ())))
 
     def forget_cached(self) -> None:
-        """Nothing that is cached now is reused any more; pages that keys pin return with their last
-        pin."""
+        """Empty the cache, so that nothing in it is reused. Pages that keys pin return with their
+        last pin."""
         self._drop(self.cache.drop_all())
 
     def _drop(self, entries: Iterable[CachedPage]) -> None:
@@ -270,8 +290,8 @@ class Ledger:
     # ---- pages of keys --------------------------------------------------------------------------
 
     def let_pass(self, key: Key, gone: Mapping[GroupName, int]) -> dict[GroupName, int]:
-        """Give back those of the key's pages that are among the first `gone` of its sequence; how
-        many were, where any."""
+        """Give back those of the key's pages that are among the first `gone` pages of its sequence.
+        Returns how many these were, for groups that had any."""
         held, begins, passed = self._held[key], self._begins[key], {}
         for g, n in gone.items():
             more = n - begins[g]
@@ -281,27 +301,30 @@ class Ledger:
         return passed
 
     def move(self, key: Key, state: PageState) -> None:
-        """The key's pages enter another state."""
+        """Set what the key's pages are held for.
+
+        Raises:
+            Bug: the key holds no pages
+        """
         if key not in self._held:
             raise Bug(f"{key} holds no pages")
         self._state[key] = state
 
     def held(self, key: Key) -> Mapping[GroupName, tuple[Page, ...]]:
-        """The key's page lists, each from its first page that is not passed; empty lists if it
-        holds nothing."""
+        """Return the key's page lists, each from its first page that is not passed; empty lists if
+        it holds nothing."""
         return self._held.get(key, dict.fromkeys(self.pools, ()))
 
     def begins(self, key: Key) -> Mapping[GroupName, int]:
-        """Pages of the key's sequence before the first of each list."""
+        """Return how many pages of the key's sequence come before the first page of each list."""
         return self._begins.get(key, dict.fromkeys(self.pools, 0))
 
     def state(self, key: Key) -> PageState:
-        """What the key's pages are held for."""
+        """Return what the key's pages are held for."""
         return self._state[key]
 
     def give_back(self, key: Key) -> None:
-        """The key's own pages become free, and its pins return; a key that holds nothing is no
-        error."""
+        """Free the key's own pages and remove its pins. The key need not hold anything."""
         self._state.pop(key, None)
         self._begins.pop(key, None)
         chain = self._chains.pop(key, [])
@@ -310,20 +333,20 @@ class Ledger:
         self._release(self.cache.unpin(chain))
 
     def free(self) -> dict[GroupName, int]:
-        """Pages per group that a key can have now: free ones, and those that the cache would give
-        up."""
+        """Return the pages per group that a key can have now: free ones, and those that the cache
+        would evict."""
         idle = self.cache.idle
         return {g: p.free + idle for g, p in self.pools.items()}
 
     def totals(self) -> dict[GroupName, int]:
-        """All pages per group."""
+        """Return the number of all pages per group."""
         return self._totals.copy()
 
     def count(
         self, keys: Iterable[Key], *, beside: Iterable[CachedPage] = ()
     ) -> dict[GroupName, int]:
-        """Pages per group that these keys hold together, each counted once, and those of the
-        entries `beside`."""
+        """Return the pages per group that these keys hold together, including those of the entries
+        `beside`. Each page is counted once."""
         entries, own = set(beside), dict.fromkeys(self.pools, 0)
         for key in keys:
             chain = self._chains.get(key, [])
@@ -334,13 +357,13 @@ class Ledger:
 
     @property
     def pins(self) -> int:
-        """Pins on pages of the cache."""
+        """The number of pins on cached pages."""
         return self.cache.pins
 
     def view(self) -> dict[GroupName, dict[str, int]]:
-        """Pages per group and state name, each page once, and `total`. `cached` are those of the
-        cache that nobody pins, `shared` those that somebody does; pages of the other states belong
-        to rooms."""
+        """Return the number of pages per group and state name, each page counted once, and `total`.
+        `cached` counts cached pages without pins, `shared` those with pins; pages in the other
+        states belong to rooms."""
         idle, shared = self.cache.idle, len(self.cache) - self.cache.idle
         books = {"cached": idle, "shared": shared}
         found = {
@@ -358,7 +381,11 @@ class Ledger:
         return not self._held and not self.cache.pins
 
     def audit(self) -> None:
-        """Raise Bug where the owners' table, the keys' lists and the cache disagree."""
+        """Check that the table of owners, the keys' lists and the cache agree.
+
+        Raises:
+            Bug: they do not
+        """
         for g, pool in self.pools.items():
             listed = {p: k for k, held in self._held.items() for p in held[g][self.shared(k) :]}
             if listed != dict(pool.owners()):

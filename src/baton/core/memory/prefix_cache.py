@@ -1,5 +1,5 @@
-"""The prefix cache's books: which pages hold which beginnings of sequences, who uses them, and
-which go first.
+"""The books of the prefix cache: which pages hold which beginnings of sequences, who uses them, and
+which are evicted first.
 
     tokens ──page_hashes──▶ a chain of hashes ──find──▶ the longest chain of entries that is here
 
@@ -7,15 +7,16 @@ which go first.
     pins 2      pins 2      pins 1      pins 0            computed above the very pages of those before it
 
 A page's hash covers all tokens up to its end, the model, its weights and the request's salt: equal
-hashes are equal state. A chain is of one piece: whoever computed a page above pages of its own,
-which the cache did not take because it had others with the same hash, keeps it to itself. So what
-descends from a damaged page is what was computed above it, and nothing else.
+hashes mean equal state. If the cache does not take a room's page, because it has another one with
+the same hash, it takes none of the pages computed above it either. So the descendants of a damaged
+page are exactly the pages that were computed above it.
 
 Invariants (`audit`):
-- a parent is in the cache as long as its child, and whoever pins an entry pins all before it in its
-  chain; so what nobody pins has nothing pinned beneath it, and may go at any time;
-- entries that nobody pins go in the order of their last use, a child always before its parent;
-- what was dropped is found by nobody any more; its pages return when its last pin does.
+- A parent is in the cache for as long as its child is, and whoever pins an entry pins all entries
+  before it in its chain. So an entry without pins has no pinned descendants, and may be evicted at
+  any time.
+- Entries without pins are evicted in the order of their last use, a child always before its parent.
+- An entry that was dropped is no longer found. Its pages return with its last pin.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ _HASH_BYTES = 32
 
 
 def root_hash(model: str, weights: str, salt: str) -> PageHash:
-    """What every chain of one model, one weights identity and one salt begins with."""
+    """Return the hash with which every chain of this model, weights identity and salt begins."""
     fields = b"".join(
         len(raw).to_bytes(4, "little") + raw for raw in (f.encode() for f in (model, weights, salt))
     )
@@ -44,13 +45,13 @@ def root_hash(model: str, weights: str, salt: str) -> PageHash:
 
 
 def page_hash(before: PageHash, tokens: Sequence[TokenId]) -> PageHash:
-    """Of the page that holds `tokens`, after the page of hash `before`."""
+    """Return the hash of the page that holds `tokens`, after the page with hash `before`."""
     raw = np.asarray(tokens, dtype="<u4").tobytes()
     return PageHash(blake2b(before + raw, digest_size=_HASH_BYTES, person=b"baton-page-1").digest())
 
 
 def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> list[PageHash]:
-    """Of all complete pages of a sequence, in order."""
+    """Return the hashes of all complete pages of a sequence, in order."""
     found, before = [], root
     for start in range(0, len(tokens) - page_tokens + 1, page_tokens):
         before = page_hash(before, tokens[start : start + page_tokens])
@@ -59,7 +60,7 @@ def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> 
 
 
 class CachedPage:
-    """One complete page of every group, its sums, and who uses it. Equal to itself alone."""
+    """One complete page of every group, its sums, and its pins. Compared by identity."""
 
     __slots__ = ("children", "digest", "number", "pages", "parent", "pins", "sums")
 
@@ -70,7 +71,7 @@ class CachedPage:
         pages: Mapping[GroupName, Page],
         sums: Sums,
     ) -> None:
-        # of the page in its sequence
+        # the number of the page in its sequence, from 0
         self.number: int = parent.number + 1 if parent is not None else 0
         self.digest, self.parent, self.pages, self.sums = digest, parent, dict(pages), sums
         self.pins = 0
@@ -78,32 +79,33 @@ class CachedPage:
 
 
 class PrefixCache:
-    """Cached pages of one worker. Pages are the ledger's; here it is only said which."""
+    """The cached pages of one worker. The ledger holds the pages themselves; the cache only knows
+    their numbers."""
 
     def __init__(self) -> None:
         self._entries: dict[PageHash, CachedPage] = {}
-        self._idle: dict[CachedPage, None] = {}  # pinned by nobody, in the order in which they go
+        self._idle: dict[CachedPage, None] = {}  # without pins, in the order of eviction
         self._condemned: dict[CachedPage, None] = {}  # dropped while pinned
-        # those that are hashed from time to time: when last, the longest ago first
+        # entries that are verified from time to time, and when they last were; longest ago first
         self._verified: dict[CachedPage, Micros] = {}
-        self.evicted = 0  # entries that went to make room
+        self.evicted = 0  # entries that were evicted to make room
 
     def __len__(self) -> int:
-        """Entries, those among them that were dropped and are pinned still."""
+        """Return the number of entries, including those that were dropped and are still pinned."""
         return len(self._entries) + len(self._condemned)
 
     @property
     def idle(self) -> int:
-        """Entries that nobody pins: each can give back a page of every group."""
+        """The number of entries without pins: each can give back a page of every group."""
         return len(self._idle)
 
     @property
     def pins(self) -> int:
-        """All pins."""
+        """The number of all pins."""
         return sum(e.pins for e in self._entries.values()) + sum(e.pins for e in self._condemned)
 
     def find(self, hashes: Iterable[PageHash]) -> tuple[CachedPage, ...]:
-        """The longest chain that is here, from its first page on."""
+        """Return the longest chain that is cached, from its first page on."""
         found: list[CachedPage] = []
         for h in hashes:
             entry = self._entries.get(h)
@@ -113,14 +115,14 @@ class PrefixCache:
         return tuple(found)
 
     def pin(self, chain: Iterable[CachedPage]) -> None:
-        """Somebody uses these entries: a chain from its first page on."""
+        """Pin these entries, which are a chain from its first page on."""
         for entry in chain:
             entry.pins += 1
             self._idle.pop(entry, None)
 
     def unpin(self, chain: Sequence[CachedPage]) -> list[CachedPage]:
-        """Somebody uses this chain no more; returns entries whose pages are nobody's now, as they
-        were dropped before.
+        """Remove one pin from each entry of a chain. Returns the entries whose pages are free now,
+        because they were dropped before.
 
         Raises:
             Bug: one of them is not pinned
@@ -148,8 +150,8 @@ class PrefixCache:
         pages: Mapping[GroupName, Page],
         sums: Sums,
     ) -> CachedPage | None:
-        """A page enters behind `parent`, pinned once, by whoever brings it; None where it may not:
-        another one has its hash, or its parent was dropped."""
+        """Add a page after `parent`, with one pin for the room that brings it. Returns None if it
+        may not enter: another page has its hash, or its parent was dropped."""
         if digest in self._entries or (parent is not None and parent in self._condemned):
             return None
         entry = self._entries[digest] = CachedPage(digest, parent, pages, sums)
@@ -159,16 +161,15 @@ class PrefixCache:
         return entry
 
     def evict(self) -> CachedPage:
-        """Take out the entry that was used longest ago, of those that nobody pins and nothing
-        descends from."""
+        """Remove the entry that was used longest ago, among those without pins and children."""
         entry = next(iter(self._idle))
         self._take_out(entry)
         self.evicted += 1
         return entry
 
     def drop(self, entry: CachedPage) -> list[CachedPage]:
-        """Take out an entry and all that descends from it; returns all of them, children first. The
-        pages of those that are pinned return when the last pin does."""
+        """Remove an entry and all its descendants, and return them, children first. The pages of
+        those that are pinned return with their last pin."""
         if self._entries.get(entry.digest) is not entry:
             return []  # it was dropped before
         found = [entry]
@@ -182,7 +183,7 @@ class PrefixCache:
         return found
 
     def drop_all(self) -> list[CachedPage]:
-        """Take out everything, as `drop` does."""
+        """Remove everything, as `drop` does."""
         return [
             gone
             for root in [e for e in self._entries.values() if e.parent is None]
@@ -199,43 +200,46 @@ class PrefixCache:
     # ---- verification ---------------------------------------------------------------------------
 
     def enlist(self, entry: CachedPage, at: Micros) -> None:
-        """An entry that has come, and is right, is to be verified from time to time."""
+        """A new entry, which is known to be right, is to be verified from time to time."""
         self._verified[entry] = at
 
     def verified(self, entry: CachedPage, at: Micros) -> None:
-        """An entry was as it should be at that moment; one that has gone since is no error. Two
-        orders may have hashed it at the same time, and be answered in either order: the later
-        moment counts."""
+        """An entry was right at that moment. It may have gone since. If two orders hashed it at the
+        same time, they may be answered in either order, so the later moment counts."""
         if (before := self._verified.pop(entry, None)) is not None:
             self._verified[entry] = max(before, at)
 
     def verified_at(self, entry: CachedPage) -> Micros | None:
-        """When an entry was last known to be right; None if it is not verified at all."""
+        """Return when an entry was last known to be right; None if it is never verified."""
         return self._verified.get(entry)
 
     def longest_ago(self) -> Micros | None:
-        """When the entry was verified that is the next to be."""
+        """Return the earliest time at which an entry was last verified; None if there is none."""
         return next(iter(self._verified.values()), None)
 
     def verified_before(self, past: Micros, most: int) -> list[CachedPage]:
-        """So many of the next ones, as far as they were verified before that moment."""
+        """Return up to `most` entries, longest ago first, that were last verified before `past`."""
         return [entry for entry, at in islice(self._verified.items(), most) if at < past]
 
     def holds(self, entry: CachedPage) -> bool:
-        """Whether the pages of an entry are the cache's, and so have been since it came."""
+        """Whether an entry's pages have belonged to the cache ever since it came."""
         return entry in self._condemned or self._entries.get(entry.digest) is entry
 
     def live(self) -> Iterable[CachedPage]:
-        """Every entry that `find` may find."""
+        """Return every entry that `find` can find."""
         return self._entries.values()
 
     def all(self) -> list[CachedPage]:
-        """Every entry whose pages are the cache's."""
+        """Return every entry whose pages belong to the cache."""
         return [*self._entries.values(), *self._condemned]
 
     def audit(self, pins: Mapping[CachedPage, int]) -> None:
-        """Raise Bug where the books are not what the head of this module says. pins: by the books
-        of those who pin."""
+        """Check the invariants at the head of this module. pins: the pins of each entry, by the
+        books of those who pin
+
+        Raises:
+            Bug: one of them does not hold
+        """
         for entry in self.all():
             if entry.pins != pins.get(entry, 0):
                 raise Bug(

@@ -1,15 +1,16 @@
-"""Cached pages, verified where they lie: memory that changes at rest is found within a stated time,
-whether it is read or not.
+"""Verifies cached pages at rest: memory that changes is found within a stated time, whether it is
+read or not.
 
     verified ──half of the interval──▶ due: hashed, many pages together ──as they were──▶ verified (as of the order)
         └───── the whole interval ───▶ not used before that (a room computes it, or fetches it)      └──▶ condemned
 
-Hence the bound: nobody is given a page that was damaged longer than one interval before; this does
-not depend on how soon hashing is done. One order is under way at a time. While rooms are open,
-`BYTES_PER_S` of each rank are hashed at most: a small part of what one core hashes, beside the pump
-and beside compute.
+This gives the bound: no room is given a page that was damaged more than one interval before,
+however late the hashing is done. One order is under way at a time. While rooms are open, at most
+`BYTES_PER_S` are hashed on each rank: a small part of what one core can hash, so that the pump and
+compute hardly notice.
 
-Sans-IO: a leader asks `due` when its timer says so, and has the ranks hash what that says.
+Sans-IO: a leader calls `due` when the timer says so, and has its ranks hash the pages that it
+returns.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,13 +19,13 @@ from itertools import takewhile
 from baton.core.ids import Micros
 from baton.core.memory.prefix_cache import CachedPage, PrefixCache
 
-ORDER_BYTES = 32 << 20  # of each rank, in one order: some milliseconds
+ORDER_BYTES = 32 << 20  # on each rank, in one order: takes some milliseconds
 BYTES_PER_S = 2 << 30
-SOON = 8  # what is due within this part of the interval is hashed together with what is due
+SOON = 8  # pages that are due within 1/SOON of the interval are hashed with those due now
 
 
 class Scrubber:
-    """One worker's. `interval_ms` is 0 where nothing is verified."""
+    """Decides which cached pages of one worker are verified, and when. `interval_ms` 0: none."""
 
     def __init__(
         self, cache: PrefixCache, *, interval_ms: int, page_bytes: int, now: Callable[[], Micros]
@@ -32,7 +33,7 @@ class Scrubber:
         self._cache, self._interval, self._now = cache, interval_ms * 1000, now
         self._page_bytes = max(1, page_bytes)
         self._under_way: Sequence[CachedPage] = ()
-        self._not_before = Micros(0)  # the next order, where rooms are open
+        self._not_before = Micros(0)  # no order before this time while rooms are open
         self.verified = self.damaged = 0  # pages of each group
 
     @property
@@ -41,18 +42,17 @@ class Scrubber:
         return bool(self._under_way)
 
     def entered(self, entry: CachedPage) -> None:
-        """A page has come into the cache, computed or verified just now."""
+        """A page has entered the cache; it was computed or verified just now."""
         if self._interval and entry.sums:
             self._cache.enlist(entry, self._now())
 
     def seen(self, at: Micros, intact: Iterable[CachedPage]) -> None:
-        """Pages were hashed for another reason, as they lay at that moment, and are as they
-        were."""
+        """Pages were hashed for another reason, as they were at that moment, and are intact."""
         for entry in intact:
             self._cache.verified(entry, at)
 
     def fresh(self, chain: Iterable[CachedPage]) -> tuple[CachedPage, ...]:
-        """The beginning of a chain that was verified within the interval."""
+        """Return the beginning of a chain, up to the first page not verified in the interval."""
         if not self._interval:
             return tuple(chain)
         oldest = self._now() - self._interval
@@ -64,15 +64,14 @@ class Scrubber:
         )
 
     def timer(self, *, busy: bool) -> Micros | None:
-        """When `due` has something to say; None where nothing is cached, or an order is under
-        way."""
+        """Return when `due` has something to hash; None if nothing is cached or under way."""
         if self._under_way or (oldest := self._cache.longest_ago()) is None:
             return None
         due = Micros(oldest + self._interval // 2)
         return max(due, self._not_before) if busy else due
 
     def due(self, *, busy: bool) -> list[CachedPage]:
-        """Pages to hash now, verified longest ago first; they are under way until `ended`."""
+        """Return the pages to hash now, longest ago first. They are under way until `ended`."""
         now, timer = self._now(), self.timer(busy=busy)
         if timer is None or timer > now:
             return []
@@ -85,8 +84,8 @@ class Scrubber:
         return list(self._under_way)
 
     def ended(self, ordered_at: Micros, damaged: Collection[CachedPage]) -> list[CachedPage]:
-        """They were hashed; returns those of the damaged ones that are cached still, and so were
-        all the time."""
+        """The pages under way were hashed. Returns those of the damaged ones that have been in the
+        cache all the time."""
         here = [entry for entry in damaged if self._cache.holds(entry)]
         self.seen(ordered_at, (entry for entry in self._under_way if entry not in damaged))
         self.verified += len(self._under_way)

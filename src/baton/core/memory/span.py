@@ -1,28 +1,28 @@
-"""How many pages of each group a sequence needs, and how many of its first ones it needs no more
-(pure)."""
+"""Computes how many pages of each group a sequence needs, and how many of its first pages it no
+longer needs (pure)."""
 
 from baton.core.ids import GroupName
 from baton.core.memory.state import Group, StateTable, Unit, Window
 
 
 class Span:
-    """Counts for one worker's page size. Positions and lengths in tokens."""
+    """Counts pages for one worker's page size. Positions and lengths are in tokens."""
 
     def __init__(self, table: StateTable, page_tokens: int) -> None:
         self._groups, self._page_tokens = table.groups, page_tokens
         self._windows = tuple(g for g in table.groups if isinstance(g.extent, Window))
 
     def past(self, tokens: int) -> dict[GroupName, int]:
-        """Pages from the first on that hold so many positions; one slot."""
+        """Return the pages per group, from the first on, that hold `tokens` positions; 1 slot."""
         return {g.name: self._past(g, tokens) for g in self._groups}
 
     def gone(self, position: int) -> dict[GroupName, int]:
-        """Pages from the first on that neither a step at `position` nor a later one looks back
-        on."""
+        """Return how many pages per group, from the first on, neither a step at `position` nor a
+        later one looks back on."""
         return {g.name: self._gone(g, position) for g in self._groups}
 
     def live(self, tokens: int) -> dict[GroupName, int]:
-        """Pages held when the last of so many positions is computed next."""
+        """Return the pages per group held when the last of `tokens` positions is computed next."""
         return {
             g.name: self._past(g, tokens) - self._gone(g, max(0, tokens - 1)) for g in self._groups
         }
@@ -34,8 +34,8 @@ class Span:
         )
 
     def reserve(self, tokens: int, *, step: int) -> dict[GroupName, int]:
-        """Pages with which so many positions can be computed, of which at most `step` are under way
-        at any time."""
+        """Return the pages per group with which `tokens` positions can be computed, if at most
+        `step` of them are under way at any time."""
         found = self.past(tokens)
         for group in self._groups:
             if isinstance(group.extent, Window):
@@ -55,5 +55,5 @@ class Span:
         )
 
     def _touched(self, tokens: int) -> int:
-        """Pages in which so many adjacent positions may lie at most."""
+        """Return the largest number of pages in which this many adjacent positions may lie."""
         return (tokens + self._page_tokens - 2) // self._page_tokens + 1

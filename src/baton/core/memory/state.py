@@ -1,4 +1,4 @@
-"""Cached state as a table: what kinds there are, and which part of each a rank holds where.
+"""Cached state as a table: what kinds there are, and which part of each a rank holds, and where.
 
 Everything about state (pools, plan, seal, handshake, accounting) is a loop over this table (law 5).
 
@@ -59,7 +59,7 @@ Extent = Full | Window | Whole
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What shares one page (or slot) list and one extent."""
+    """A part of the state with one list of pages (or slots) and one extent."""
 
     name: GroupName
     unit: Unit
@@ -67,8 +67,13 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of cached state. `layers` are global layer ids; `row` is in elements; `heads` over
-    all ranks."""
+    """One kind of cached state.
+
+    Attributes:
+        layers: global layer ids
+        heads: over all ranks
+        row: length of a row, in elements
+    """
 
     name: str
     group: GroupName
@@ -94,17 +99,21 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cacheable(self) -> bool:
-        """Whether a page of a sequence can serve another one with the same beginning: where all
-        state is pages of the whole sequence. What a window has passed is gone, and a slot holds the
-        state at one length alone."""
+        """Whether a page of a sequence can serve another sequence with the same beginning. That
+        needs all state to be pages of the whole sequence: pages that a window has passed are gone,
+        and a slot holds the state at one length only."""
         return all(isinstance(group.extent, Full) for group in self.groups)
 
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
-        """The group's specs, in the order in which they lie in a block."""
+        """Return the group's specs, in the order in which they lie in a block."""
         return tuple(s for s in self.specs if s.group == group)
 
     def group(self, name: GroupName) -> Group:
-        """The group of that name."""
+        """Return the group with this name.
+
+        Raises:
+            Bug: the table has no such group
+        """
         for group in self.groups:
             if group.name == name:
                 return group
@@ -112,24 +121,25 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Interval(msgspec.Struct, frozen=True, order=True):
-    """Half-open [start, end)."""
+    """The half-open interval [start, end)."""
 
     start: int
     end: int
 
     @property
     def size(self) -> int:
-        """Number of members; never negative."""
+        """The number of members; never negative."""
         return max(0, self.end - self.start)
 
     def meet(self, other: "Interval") -> "Interval":
-        """The intersection; empty ones have size 0."""
+        """Return the intersection; an empty one has size 0."""
         start = max(self.start, other.start)
         return Interval(start, max(start, min(self.end, other.end)))
 
 
 def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
-    """The blocks that a sequence of `length` positions carries over, by the group's extent."""
+    """Return the blocks of a sequence of `length` positions that a handoff carries, for a group of
+    this extent."""
     end = -(-length // block_tokens)
     match extent:
         case Full():
@@ -141,11 +151,11 @@ def extent_blocks(extent: Extent, length: int, block_tokens: int) -> Interval:
 
 
 def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
-    """Units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule for
-    everything).
+    """Return the units [start, end) of `heads` that `tp_rank` of `tp` holds (DESIGN: one shard rule
+    for everything).
 
     Raises:
-        ConfigError: neither divides the other
+        ConfigError: neither `heads` nor `tp` divides the other
     """
     if tp <= heads and heads % tp == 0:
         each = heads // tp
@@ -161,8 +171,8 @@ def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
 
 
 class SpecPlace(msgspec.Struct, frozen=True):
-    """Where one spec lies inside a block of one rank. Strides and offset in bytes; token stride is
-    `row_bytes`."""
+    """Where one spec lies inside a block of one rank. Strides and offset are in bytes; the stride
+    of a token is `row_bytes`."""
 
     spec: StateSpec
     heads: Interval  # global units held
@@ -176,11 +186,11 @@ class SpecPlace(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True, dict=True):
-    """The part of the state that one rank holds, and its byte layout.
+    """The part of the state that one rank holds, and its byte layout. If tp > heads, several ranks
+    hold the same unit (see `replica`).
 
     Attributes:
-        page_blocks: k, blocks in a page
-        replicas of a unit exist where tp > heads (see `replica`)
+        page_blocks: k, the number of blocks in a page
     """
 
     table: StateTable
@@ -205,13 +215,13 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def layer_interval(self) -> Interval:
-        """Global layer ids of this pipeline stage."""
+        """The global layer ids of this pipeline stage."""
         n = self.table.num_layers
         return Interval(self.pp_rank * n // self.pp, (self.pp_rank + 1) * n // self.pp)
 
     @cached_property
     def places(self) -> Mapping[str, SpecPlace]:
-        """Spec name to its place; specs without a layer on this stage are absent."""
+        """The place of each spec, by its name. Specs without a layer on this stage are absent."""
         return _places(self)
 
     @cached_property
@@ -237,35 +247,35 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         return {g.name: sum(n for group, n in sizes if group == g.name) for g in self.table.groups}
 
     def unit_count(self, group: GroupName) -> int:
-        """How many `units` there are."""
+        """Return the number of `units` of the group."""
         return self._unit_counts[group]
 
     def block_bytes(self, group: GroupName) -> int:
-        """Bytes of one block (or slot) of the group on this rank; 0 if the stage holds none of
-        it."""
+        """Return the bytes of one block (or slot) of the group on this rank; 0 if its stage holds
+        none of it."""
         return self._block_bytes.get(group, 0)
 
     def blocks_per_page(self, group: GroupName) -> int:
-        """k for groups of pages; a slot is one block."""
+        """Return the blocks in a page of the group: k for groups of pages, 1 for a slot."""
         return self._page_blocks[group]
 
     def block_positions(self, group: GroupName) -> int:
-        """Positions in a block of the group; a slot counts as one."""
+        """Return the positions in a block of the group; a slot counts as one."""
         return self._block_positions[group]
 
     def page_bytes(self, group: GroupName) -> int:
-        """Bytes of one page (slots: of one slot) of the group on this rank."""
+        """Return the bytes of one page (or slot) of the group on this rank."""
         return self.blocks_per_page(group) * self.block_bytes(group)
 
     def replica(self, spec: StateSpec) -> int:
-        """Which copy of its unit this rank holds: 0 unless tp > heads."""
+        """Return which copy of its unit this rank holds; 0 unless tp > heads."""
         return self.tp_rank % (self.tp // spec.heads) if self.tp > spec.heads else 0
 
     def units(self, group: GroupName) -> tuple[tuple[str, int, int], ...]:
-        """(spec name, global head, global layer) of every unit in this rank's blocks, in the order
-        of the bytes.
+        """Return (spec name, global head, global layer) of every unit in this rank's blocks of the
+        group, in the order of the bytes.
 
-        The order of the second axis of a block-sum array (handoff/seal.py).
+        This is the order of the second axis of a block-sum array (handoff/seal.py).
         """
         return tuple(
             (p.spec.name, head, layer)
@@ -276,7 +286,7 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         )
 
 
-@lru_cache(maxsize=256)  # each manifest that comes states placements anew, and they are few
+@lru_cache(maxsize=256)  # every manifest makes its placements anew, and few of them differ
 def _places(placement: Placement) -> Mapping[str, SpecPlace]:
     found: dict[str, SpecPlace] = {}
     offsets: dict[GroupName, int] = {}

@@ -1,11 +1,10 @@
-"""Admission: which of the rooms that wait get their pages now.
+"""Admission: which of the waiting rooms get their pages now.
 
     QUEUED, in the policy's order ──follows nobody, the policy lets it, its pages are free──▶ HELD
                                                           └── not free: those behind it wait too, and the policy makes way
 
-One loop for all roles. What differs is the policy: what runs ahead of decode is bounded on prefill
-(ahead.py), and where tokens are generated rooms that were preempted come back first
-(preemption.py).
+All roles share one loop and differ in the policy: prefill bounds what runs ahead of decode
+(ahead.py), and workers that generate bring preempted rooms back first (preemption.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,27 +24,27 @@ Reuse = Sequence[CachedPage]
 
 
 class Judgement(Enum):
-    """What a policy says of one room."""
+    """What a policy decides about one room."""
 
     ADMIT = "admit"  # if its pages are free
-    SKIP = "skip"  # it waits; those behind it need not
+    SKIP = "skip"  # it waits, but those behind it need not
     MAKE_WAY = "make way"  # others are to give up memory for it first
     STOP = "stop"  # nobody can be admitted now
 
 
 class AdmissionPolicy(Protocol[R]):
-    """Who is admitted first, and who has to wait though memory is free."""
+    """Decides which room is admitted first, and which has to wait though memory is free."""
 
     def waiting(self) -> list[R]:
-        """Rooms that wait for memory, in the order in which they are admitted."""
+        """Return the rooms that wait for memory, in the order in which they are to be admitted."""
         ...
 
     def judge(self, room: R, want: Want, reuse: Reuse) -> Judgement:
-        """Whether a room may have so many pages, those to be reused among them."""
+        """Decide whether a room may have the pages that it wants, those in `reuse` among them."""
         ...
 
     def make_way(self, room: R, want: Want, reuse: Reuse) -> None:
-        """A room cannot have its pages: let others give up theirs, if that helps."""
+        """A room cannot have its pages. Let others give up theirs, if that helps."""
         ...
 
     def entered(self, room: R) -> None:
@@ -54,14 +53,14 @@ class AdmissionPolicy(Protocol[R]):
 
 
 class Admission(Generic[R]):
-    """The loop of one worker."""
+    """The admission loop of one worker."""
 
     def __init__(self, worker: Worker[R], policy: AdmissionPolicy[R]) -> None:
         self._worker, self.policy = worker, policy
 
     def admit(self) -> Iterator[tuple[R, Reuse]]:
-        """Give pages to rooms that wait, as far as the policy and memory allow. Yields each with
-        the cached pages that it begins with."""
+        """Give pages to rooms that wait, as far as the policy and memory allow. Yields each
+        admitted room with the cached pages that it begins with."""
         worker, policy, role = self._worker, self.policy, self._worker.role
         waiting = policy.waiting()
         leading = worker.rooms.in_state(*role.bringing) if waiting else []

@@ -14,8 +14,8 @@ HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
 
 class AheadOfDecode(Stage[PrefillRoom]):
-    """Oldest request first. What runs ahead of a decode worker's admission is bounded; beyond that
-    its rooms alone wait."""
+    """Admits the oldest request first. What runs ahead of a decode worker's admission is bounded.
+    Beyond that bound only rooms of that decode worker wait."""
 
     decodes: frozenset[Boot] = frozenset()  # decode workers that are paired with this one
 
@@ -23,8 +23,8 @@ class AheadOfDecode(Stage[PrefillRoom]):
         return self.worker.rooms.in_state(RoomState.QUEUED)
 
     def judge(self, room: PrefillRoom, want: Want, reuse: Reuse) -> Judgement:
-        """Whether rooms that this one's decode worker has not admitted hold so much that it must
-        wait; one never must."""
+        """Decide whether a room must wait because its decode worker has not admitted rooms that
+        already hold too much. The first such room never waits."""
         settings, ledger = self.worker.settings, self.worker.ledger
         if settings.ahead >= 1:
             return Judgement.ADMIT
@@ -40,8 +40,8 @@ class AheadOfDecode(Stage[PrefillRoom]):
         """Withdraw younger rooms that decode has not admitted, the youngest first, until this one
         will fit.
 
-        An admitted room is never withdrawn, nor is any while blocks are not verified: decode would
-        not notice.
+        An admitted room is never withdrawn. If blocks are not sealed no room is, as decode would
+        not notice that its pages hold something else by then.
         """
         worker, ledger = self.worker, self.worker.ledger
         own, coming = beyond(want, reuse), [r.key for r in worker.rooms.in_state(RoomState.ENDING)]
@@ -64,15 +64,16 @@ class AheadOfDecode(Stage[PrefillRoom]):
             worker.end(victim)
 
     def entered(self, room: PrefillRoom) -> None:
-        """Nobody is overtaken: the order is that of age."""
+        """Do nothing: rooms are admitted in the order of age, so none is overtaken."""
 
     def unadmitted(self, room: PrefillRoom) -> bool:
-        """What is computed ahead of decode's admission holds memory, so it has a deadline too."""
+        """Whether decode has not admitted it: what is computed ahead holds memory, so it has a
+        deadline too."""
         return not room.admitted
 
     def ahead_pages(self) -> dict[GroupName, int]:
-        """The stated share of the pool, divided among the decode workers: one that is full keeps no
-        other one waiting."""
+        """Return the configured share of the pool, divided among the decode workers: one that is
+        full keeps no other one waiting."""
         ahead = self.worker.settings.ahead
         share = ahead / max(1, len(self.decodes)) if ahead < 1 else 1
         return {g: int(n * share) for g, n in self.worker.ledger.totals().items()}

@@ -19,14 +19,14 @@ Outcomes = list[tuple[RowResult, ...]]  # by rank, and for each rank in the orde
 
 
 class Batches(Generic[R]):
-    """All of one worker, with `stages` pipeline stages of `ranks` ranks together."""
+    """The batches of one worker, which has `ranks` ranks in `stages` pipeline stages."""
 
     def __init__(self, *, ranks: int, stages: int) -> None:
         self._ranks, self._stages = ranks, stages
         self._turns = Turns()
         self._composed: Rows[R] = []
         self._flight: dict[Seq, Rows[R]] = {}  # oldest first
-        # of those in flight, so far
+        # results of the batches in flight so far, by rank
         self._results: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}
         # the suspect whose step is under way; nothing else is in that step
         self.trial: R | None = None
@@ -35,7 +35,7 @@ class Batches(Generic[R]):
     @property
     def may_issue(self) -> bool:
         """Whether another batch may be issued: each stage of the pipeline can have one, and a
-        suspect has all of them."""
+        suspect has all stages to itself."""
         return len(self._flight) < self._stages and self.trial is None
 
     @property
@@ -44,7 +44,7 @@ class Batches(Generic[R]):
         return len(self._flight)
 
     def lots(self, rooms: Sequence[R]) -> list[list[R]]:
-        """Rooms of which the next step may consist, the first choice first (turns.py)."""
+        """Return groups of rooms for the next step, the first choice first (turns.py)."""
         return self._turns.lots(rooms, flying=bool(self._flight))
 
     def add(self, draft: PlanDraft, room: R, row: RowOrder) -> None:
@@ -53,8 +53,8 @@ class Batches(Generic[R]):
         self._composed.append((room, row))
 
     def issue(self, seq: Seq) -> R | None:
-        """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step
-        for itself, if there is one."""
+        """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step to
+        itself; None if there is none."""
         first = self._composed[0][0]
         self._turns.stepped(alone=first.alone)
         if first.alone:
@@ -66,16 +66,16 @@ class Batches(Generic[R]):
         return first if first.alone else None
 
     def busy(self) -> set[Key]:
-        """Rooms with a row in a batch under way."""
+        """Return the rooms that have a row in a batch under way."""
         return {room.key for batch in self._flight.values() for room, _ in batch}
 
     def rooms(self, seq: Seq) -> list[R]:
-        """Rooms of one batch under way."""
+        """Return the rooms of one batch under way."""
         return [room for room, _ in self._flight[seq]]
 
     def take(self, report: Report) -> list[tuple[Rows[R], Outcomes]]:
-        """Note what a rank says of its steps. Returns the batches that have ended on every rank by
-        that, oldest first."""
+        """Note what a rank reports about its steps. Returns the batches that have now ended on
+        every rank, oldest first."""
         ended: list[tuple[Rows[R], Outcomes]] = []
         for step in report.steps:
             by_rank = self._results[step.seq]
@@ -89,5 +89,5 @@ class Batches(Generic[R]):
         return ended
 
     def wedged(self, report: Report) -> tuple[str, Seq | None] | None:
-        """Why the worker cannot go on, and in which step; None if it can (giving_up.py)."""
+        """Return why the worker cannot go on, and in which step; None if it can (giving_up.py)."""
         return self.wedges.judge(report, self._results)

@@ -1,13 +1,12 @@
-"""Which pages a room holds while its sequence grows: its block tables, as every rank keeps them
-too.
+"""Which pages a room holds while its sequence grows: its block tables, which every rank keeps too.
 
     full      [0 ─────────────────────────▶ past)      all from the first on
     window    . . . passed . . . [gone ───▶ past)      what no later step looks back on is given up
     slot      one, whatever the length
 
-A prompt's window moves within pages that were taken before its first chunk: what it passes is taken
-again at its end, so a room that computes never waits for memory. While a room generates, what it
-passes returns to the pool.
+A prompt's window moves within pages that were taken before its first chunk: pages that it passes
+are reused at its end, so a room that computes never waits for memory. While a room generates, pages
+that the window passes return to the pool.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +21,14 @@ from baton.core.scheduler.room import OpenRoom
 
 
 class BlockManager:
-    """Takes pages for the rooms of one worker and gives them back. Ranks learn of each change from
-    `changes`."""
+    """Takes pages for the rooms of one worker and gives them back. Ranks learn it by `changes`."""
 
     def __init__(self, ledger: Ledger, span: Span) -> None:
         self._ledger, self._span = ledger, span
         self._changes: list[Hold] = []
 
     def changes(self) -> list[Hold]:
-        """What has changed since the last call; it goes out with the plan of the turn."""
+        """Return what has changed since the last call. It goes out with the plan of the turn."""
         changes, self._changes = self._changes, []
         return changes
 
@@ -44,8 +42,10 @@ class BlockManager:
         reuse: Sequence[CachedPage] = (),
     ) -> bool:
         """Give a room its first pages: `want` pages of each group, from the first one that a step
-        at `position` looks back on. Returns False, and takes nothing, where they are not free.
-        reuse: cached pages that its tables begin with, which are part of `want`"""
+        at `position` looks back on. Returns False, and takes nothing, if they are not free.
+
+        reuse: cached pages that its tables begin with, which are part of `want`
+        """
         begins = {g: n for g, n in self._span.gone(position).items() if n}
         taken = self._ledger.take(room.key, beyond(want, reuse), state, begins=begins, reuse=reuse)
         if taken is None:
@@ -54,9 +54,9 @@ class BlockManager:
         return True
 
     def slide(self, room: OpenRoom, position: int, *, tokens: int) -> None:
-        """Positions before `position` are computed on all ranks. Pages that their windows have
-        passed move to the end of the room's tables, as far as a sequence of `tokens` needs them,
-        and return to the pool otherwise."""
+        """Positions before `position` are computed on all ranks. Pages that the windows have passed
+        move to the end of the room's tables, as far as a sequence of `tokens` tokens needs them;
+        the others return to the pool."""
         passed = self._ledger.let_pass(room.key, self._span.gone(position))
         if not passed:
             return
@@ -67,8 +67,8 @@ class BlockManager:
         self._changes.append(Hold(room.key, taken, passed))
 
     def grow(self, room: GeneratingRoom, position: int) -> bool:
-        """The next step computes `position`: give up what it does not look back on, and take a page
-        for it. Returns False where none is free."""
+        """The next step computes `position`: give up pages that it does not look back on, and take
+        a page for it. Returns False if none is free."""
         if room.covered == position - 1 and not self._span.moves(position):  # nearly always
             room.covered = position
         if room.covered == position:
@@ -82,7 +82,7 @@ class BlockManager:
         return taken is not None
 
     def _lacking(self, room: OpenRoom, tokens: int) -> dict[GroupName, int]:
-        """Pages that the room's tables lack for a sequence of so many tokens."""
+        """Return how many pages the room's tables lack for a sequence of this many tokens."""
         past, begins, held = (
             self._span.past(tokens),
             self._ledger.begins(room.key),
@@ -92,5 +92,5 @@ class BlockManager:
 
 
 def beyond(want: Mapping[GroupName, int], reuse: Sequence[CachedPage]) -> dict[GroupName, int]:
-    """Pages that a room needs of its own, of those that it needs in all."""
+    """Return how many of the wanted pages must be a room's own: those that are not reused."""
     return {g: n - len(reuse) for g, n in want.items()}

@@ -1,4 +1,4 @@
-"""What a worker says of itself: its books to whoever asks, its capacity to the gateways."""
+"""What a worker says about itself: its ledger to whoever asks, its capacity to the gateways."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +23,10 @@ from baton.core.statistics import Counters, added
 
 
 class LeaderBooks(Stage[Any]):
-    """The books of one worker."""
+    """The accounts of one worker."""
 
     def __init__(self, worker: Worker[Any], others: Sequence[Stage[Any]]) -> None:
-        """others: the stages of its role, which have numbers of their own"""
+        """others: the stages of its role, which have figures of their own"""
         super().__init__(worker)
         self._others = others
         self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
@@ -49,17 +49,17 @@ class LeaderBooks(Stage[Any]):
         return self.news.timer()
 
     def tell_capacity(self) -> None:
-        """Say to the gateways what has changed, at the end of a turn."""
+        """Send the gateways what has changed, at the end of a turn."""
         for boot, credits in self.news.due(self._capacity, self.worker.now):
             self.worker.send(boot, credits)
 
     def _capacity(self) -> Credits:
-        """What this worker holds and could still take."""
+        """Return what this worker holds and how much more it could take."""
         worker, settings = self.worker, self.worker.settings
         queued, ending = worker.rooms.count(RoomState.QUEUED), worker.rooms.count(RoomState.ENDING)
         running = len(worker.rooms) - queued
         return Credits(
-            number=0,  # CreditNews counts what is said
+            number=0,  # CreditNews numbers what it sends
             worker=worker.manifest.boot,
             free_pages=worker.ledger.free(),
             total_pages=worker.ledger.totals(),
@@ -79,8 +79,8 @@ class LeaderBooks(Stage[Any]):
         self.worker.send(sender, self._view(ask.question))
 
     def _on_clear(self, sender: Boot, clear: Clear) -> None:
-        """The state table says which groups there are. While a room is open the answer is that
-        nothing was cleared."""
+        """Order the ranks to zero the pools of all groups in the state table. While a room is open
+        nothing is cleared, and the answer says so."""
         worker = self.worker
         if worker.rooms:
             worker.send(sender, self._view(clear.question))
@@ -90,8 +90,8 @@ class LeaderBooks(Stage[Any]):
         self._clearing.append((worker.next_seq, sender, clear.question))
 
     def answer_cleared(self) -> None:
-        """Ranks zero a pool when they apply the plan that says so: answer those who asked for
-        that."""
+        """Answer those who asked to clear the pools, once every rank has applied the plan that
+        clears them."""
         if not self._clearing:
             return
         worker = self.worker
@@ -101,8 +101,8 @@ class LeaderBooks(Stage[Any]):
         self._clearing = [c for c in self._clearing if not worker.agreement.all_applied(c[0])]
 
     def _on_reset_cache(self, sender: Boot, reset: ResetCache) -> None:
-        """Pages are not zeroed: nobody reads what is not found. Those that open rooms share go with
-        the last of them."""
+        """Empty the cache. Pages need not be zeroed, as a page that is not found is not read. Pages
+        that open rooms share go with the last of these rooms."""
         self.worker.ledger.forget_cached()
         self.worker.send(sender, self._view(reset.question))
 

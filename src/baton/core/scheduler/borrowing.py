@@ -1,18 +1,19 @@
-"""Fetches state back: what a decode worker has cached of a prompt, where that is cheaper than
+"""Fetches state back: cached state of a prompt that a decode worker has, where that is cheaper than
 computing it.
 
     COMPUTING ──Borrow──▶ BORROWING ──Loan──▶ ordered as a fetch, patiently ──verified on every rank──▶ COMPUTING   the rest
                              ├── nothing there, no answer in time, not worth it ────────────────────▶ COMPUTING   all of it
                              └── not whole, not in time, the source gone: when all reads have ended ─▶ COMPUTING   all of it
 
-A room borrows behind what its own cache has, up to the last whole block before its last token, and
-holds pages of its own for that, as for the whole prompt, from before. Decode is asked only over a
-pair that is connected in this direction too, and only where the rule (handoff/fetch_back.py) would
-fetch all that is lacking; it is asked again of what is really there. What has arrived counts as
-computed: it is offered to decode, and enters the cache, with the sums that its verification found.
-Of what differs from the lender's sums the lender hears (`Doubt`), and hashes it where it lies
-(lending.py). No request fails because of any of this. Memory is not waited for, and the time is
-bounded: an answer by `answer_ms`, a read by its deadline.
+A room borrows what follows its own cached pages, up to the last whole block before its last token.
+It reads into pages of its own, which it has held for the whole prompt since its admission. Decode
+is asked only if the pair is connected in this direction too, and only if the rule
+(handoff/fetch_back.py) would fetch all that is missing. The rule is applied again to what decode
+then offers. Blocks that have arrived count as computed: they are offered to decode and enter the
+cache, with the sums that their verification found. If blocks differ from the lender's sums, the
+lender is told (`Doubt`) and hashes them in its own memory (lending.py). No request fails because of
+any of this. A room never waits for memory here, and its time is bounded: `answer_ms` for the
+answer, a deadline for the read.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -37,7 +38,7 @@ from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
 
-SLOWER = 8  # times as long as it would at the usual rate a read may take
+SLOWER = 8  # a read may take this many times as long as at the usual rate
 
 
 class Lender(msgspec.Struct):
@@ -48,7 +49,7 @@ class Lender(msgspec.Struct):
 
 
 class Borrowing(Stage[PrefillRoom]):
-    """What one prefill worker fetches back, from the question to the answer."""
+    """The fetch-backs of one prefill worker, from the question to the arrival of the blocks."""
 
     def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
         super().__init__(worker)
@@ -56,7 +57,7 @@ class Borrowing(Stage[PrefillRoom]):
         self.pace = PrefillRates(worker.settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
         self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
-        self._ended = Micros(0)  # when the last step did
+        self._ended = Micros(0)  # when the last step ended
 
     def handlers(self) -> Handlers:
         return {Hello: self._meet_lender, Loan: self.on_loan, Verdict: self._on_verdict}
@@ -65,7 +66,7 @@ class Borrowing(Stage[PrefillRoom]):
         return {"steps": self._began}
 
     def _meet_lender(self, sender: Boot, hello: Hello) -> None:
-        """A decode worker has paired with us; connect to it if it lends."""
+        """A decode worker has paired with us. Connect to it if it lends."""
         theirs, lends = hello.manifest, hello.lends
         wanted = (
             self.worker.reuse.on
@@ -80,24 +81,24 @@ class Borrowing(Stage[PrefillRoom]):
         ):
             return
         if any(lends.fabric not in rank.exposures for rank in self.worker.manifest.ranks):
-            return  # a fabric that we have not
+            return  # we do not have that fabric
         try:
             plan: PairPlan = self.worker.plans.pair(
                 [theirs.placement(r.rank) for r in theirs.ranks], self.worker.placements
             )
-        except BatonError:  # they fit the other way alone
+        except BatonError:  # they fit in the other direction only
             return
         if plan.digest == lends.plan:
             self._lenders[theirs.boot] = Lender(theirs, set())
             self.worker.draft.connect.append(ConnectOrder(theirs, lends.fabric))
 
     def peer_lost(self, boot: Boot, why: str) -> None:
-        """A decode worker is gone; reads from it end."""
+        """A decode worker is gone, and reads from it end."""
         if self._lenders.pop(boot, None) is not None:
             self.worker.draft.disconnect.append(boot)
 
     def stepping(self, tokens: int) -> None:
-        """A step of so many tokens begins."""
+        """A step of this many tokens begins."""
         self._began.append((self.worker.now, tokens))
 
     def stepped(self) -> None:
@@ -109,7 +110,7 @@ class Borrowing(Stage[PrefillRoom]):
     # ---- asking ---------------------------------------------------------------------------------
 
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
-        """A room has pages for its prompt: ask decode for what of it is not here, where that is
+        """A room has pages for its prompt: ask decode for what is not cached here, where that is
         worth it."""
         lender, lacking = (
             self._lenders.get(room.ticket.decode),
@@ -133,7 +134,7 @@ class Borrowing(Stage[PrefillRoom]):
         return BlockIndex(position // self.worker.state_table.block_tokens)
 
     def _last_block(self, room: PrefillRoom) -> BlockIndex:
-        """The block that must be computed: the one that the last token is in."""
+        """Return the block of the last token, which must be computed."""
         return self._block(room.length - 1)
 
     def _pays(self, blocks: int) -> bool:
@@ -143,7 +144,7 @@ class Borrowing(Stage[PrefillRoom]):
         )
 
     def timer(self) -> Micros | None:
-        """When the earliest answer is due."""
+        """Return when the earliest answer is due."""
         due: Micros | None = None
         for room in self.worker.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and (due is None or room.answer_by < due):
@@ -163,7 +164,7 @@ class Borrowing(Stage[PrefillRoom]):
         """Decode says what it lends."""
         room = self.worker.find(loan.key)
         if room is not None and room.loan is not None:
-            return  # it is being read, and returned when that has ended
+            return  # it is being read, and is returned when all reads have ended
         asked = (
             room is not None and room.state is RoomState.BORROWING and room.answer_by is not None
         )
@@ -182,8 +183,8 @@ class Borrowing(Stage[PrefillRoom]):
         self._go_on(room)
 
     def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
-        """Blocks that are lent behind what is here, the same of every group; 0 for anything
-        else."""
+        """Return the number of blocks that are lent directly after those that are here. It is 0 if
+        the loan is not usable: every group must be lent the same blocks."""
         lender, first = self._lenders.get(sender), self._block(room.done)
         ends = {run.end for run in loan.runs.values()}
         if lender is None or loan.runs.keys() != self.worker.ledger.pools.keys() or len(ends) != 1:
@@ -195,7 +196,7 @@ class Borrowing(Stage[PrefillRoom]):
         return end - first if right and first < end <= self._last_block(room) else 0
 
     def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
-        """The ranks read it, into the room's own pages."""
+        """Order the ranks to read a loan into the room's own pages."""
         usual_ms = self.pace.read.time(blocks * self.worker.reuse.block_bytes) / 1000
         room.answer_by, room.progress, room.reads_since = None, self.worker.now, self.worker.now
         room.loan = Fetch(
@@ -214,12 +215,12 @@ class Borrowing(Stage[PrefillRoom]):
             tell=True,
             patient=True,
         )
-        # Until all ranks have voted some of them may still read.
+        # Until all ranks have voted, some of them may still be reading.
         self.worker.orders.expect(room.loan.order, room.key, self._loan_read, by_all=True)
         self.worker.draft.fetch.append(room.loan)
 
     def report(self, report: Report) -> None:
-        """A rank may have connected to lenders, or not have reached them."""
+        """A rank has connected to lenders, or has failed to reach them."""
         for result in report.connected:
             lender = self._lenders.get(result.peer)
             if lender is not None and result.why:
@@ -242,14 +243,14 @@ class Borrowing(Stage[PrefillRoom]):
             self._arrived(room, fetch, ballots)
 
     def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
-        """What differs from what the lender has said of it: on its way, or where it lies. The
-        lender is to look, and before the loan is returned, for its pages may go then. A read that
-        failed says nothing of that."""
+        """Have the lender look at blocks that differ from its sums: they changed on their way, or
+        in its memory. It is asked before the loan is returned, as its pages may be given up then. A
+        read that failed is no reason to doubt."""
         for s in dict.fromkeys(s for ballot in ballots for s in ballot.suspects):
             self.worker.send(fetch.source, Doubt(fetch.key, s.leg, s.group, s.blocks))
 
     def _on_verdict(self, sender: Boot, verdict: Verdict) -> None:
-        """The prompt is computed in any case; this is for the operator."""
+        """Count damage for the operator. The prompt is computed in any case."""
         self.worker.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
     def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
@@ -270,7 +271,7 @@ class Borrowing(Stage[PrefillRoom]):
         self._offering.brought(room)
 
     def _go_on(self, room: PrefillRoom) -> None:
-        """What is not here is computed."""
+        """Compute what has not arrived."""
         room.answer_by, room.progress = None, self.worker.now
         self.worker.see(room, Saw.BORROWED)
         self.worker.ledger.move(room.key, PageState.COMPUTING)

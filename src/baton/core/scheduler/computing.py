@@ -1,5 +1,5 @@
-"""Computes prompts in chunks: rooms in order, each of them with as much of its prompt as the step
-still has room for.
+"""Computes prompts in chunks: rooms in order, each with as much of its prompt as the step still has
+space for.
 
 COMPUTING ──chunk──▶ every rank computes and seals it ──▶ its complete pages enter the prefix cache ──▶ the next stage goes on
 """
@@ -25,7 +25,7 @@ ComputedRoom = PrefillRoom | UnifiedRoom
 
 
 class Computing(Stage[Any]):
-    """The chunks of one worker's prompts."""
+    """Computes the prompts of one worker."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class Computing(Stage[Any]):
         then: Callable[[Any, RowOrder, Drawn | None], None],
     ) -> None:
         """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next
-        token if it was the last one"""
+        token if the chunk was the last one"""
         super().__init__(worker)
         self._rule, self._then = rule, then
-        # Behind the prompt the same pages hold the tokens that follow, so its last block goes on
-        # being written.
+        # Where tokens are generated, they follow the prompt in the same pages, so that its last
+        # block is still written to.
         self._follow = int(worker.role.generates)
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
-        """What is cached of the prompt is computed already."""
+        """The cached part of the prompt counts as computed."""
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
         room.sums = sums_of(reuse)
 
@@ -94,7 +94,7 @@ class Computing(Stage[Any]):
         worker = self.worker
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.COMPUTING:
-                continue  # it has ended meanwhile, or the row is of another stage
+                continue  # it has ended meanwhile, or the row belongs to another stage
             room.done, room.progress = row.valid, worker.now
             if self._wants_sums(room):
                 assert room.sums is not None, "it has had sums since it was admitted"
@@ -107,5 +107,6 @@ class Computing(Stage[Any]):
             self._then(room, row, drawn_of(ranks, i))
 
     def _wants_sums(self, room: ComputedRoom) -> bool:
-        """Where the prompt is not handed over, its sums are for the prefix cache alone."""
+        """Whether the sums of a prompt are needed: for the handoff, and otherwise only for the
+        prefix cache."""
         return not self.worker.role.generates or room.enters

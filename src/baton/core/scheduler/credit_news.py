@@ -1,8 +1,8 @@
-"""When a worker states its capacity to the gateways, and what: an absolute statement of its own
-books, never a permission.
+"""Decides when a worker states its capacity to the gateways, and what it states: its own books in
+absolute figures, never a permission.
 
-Said when something in it has changed, at most every `PERIOD`. Each gateway is told how many of its
-tickets the numbers know of, so that it can add those which are still under way.
+It sends them when something in them has changed, at most once in `PERIOD`. Each gateway is told how
+many of its tickets the figures include, so that it can add those that are still under way.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ PERIOD = Micros(20_000)
 
 
 class CreditNews:
-    """What one worker says of itself, and to whom."""
+    """Keeps what one worker has last told its gateways."""
 
     def __init__(self) -> None:
-        self._tickets: dict[Boot, int] = {}  # heard since it connected, by gateway
+        self._tickets: dict[Boot, int] = {}  # by gateway: how many came since it connected
         self._number = 0
         self._said: Credits | None = None
         self._said_at = Micros(0)
-        self._owed = False  # there is news, and the last news is too fresh
-        self.stamp = Stamp(0)  # the highest of all tickets that have come
+        self._owed = False  # there is news, but the last was sent too short a time ago
+        self.stamp = Stamp(0)  # the highest stamp of all tickets that have come
 
     def joined(self, gateway: Boot) -> None:
-        """A session with a gateway has begun: it knows nothing yet."""
+        """A session with a gateway has begun. The gateway knows nothing yet."""
         self._tickets[gateway] = 0
         self._said = None
 
@@ -36,18 +36,19 @@ class CreditNews:
         del self._tickets[gateway]
 
     def heard(self, gateway: Boot, stamp: Stamp) -> None:
-        """A ticket has come."""
+        """A ticket has come from a gateway."""
         self.stamp = max(self.stamp, stamp)
         if gateway in self._tickets:
             self._tickets[gateway] += 1
             self._owed = True
 
     def timer(self) -> Micros | None:
-        """When `due` has something next."""
+        """Return when `due` will have something to send; None if there is nothing."""
         return Micros(self._said_at + PERIOD) if self._owed else None
 
     def due(self, capacity: Callable[[], Credits], now: Micros) -> list[tuple[Boot, Credits]]:
-        """What is to be said now. `capacity`: asked where it may have to be said."""
+        """Return what is to be sent now, with the gateways it goes to. `capacity` is called only
+        where it may have to be sent."""
         if not self._tickets or (self._owed and now < self._said_at + PERIOD):
             self._owed = bool(self._tickets)
             return []

@@ -9,7 +9,7 @@ from baton.core.scheduler.generating_room import GeneratingRoom
 
 
 class DecodeRoom(GeneratingRoom):
-    """A request whose tokens are generated here."""
+    """A request whose prompt's state is fetched and whose tokens are generated here."""
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
@@ -21,7 +21,7 @@ class DecodeRoom(GeneratingRoom):
         # by order: what differed, and whether prefill found it intact
         self.doubts: dict[int, dict[Suspect, bool]] = {}
         self.committed_at: Seq | None = None
-        # what was cached of its prompt when it was admitted
+        # the cached pages of its prompt when it was admitted
         self.pinned: tuple[CachedPage, ...] = ()
         self.brought = Brought()
 

@@ -5,16 +5,16 @@ room when all are there.
        └──────────────────────┴──────────────── END ──▶ ENDING ──quiet──▶ ENDED ◀──┴── finished ──────┘
                                           RUNNING ──a page is short──▶ away and back: preemption.py
 
-A room is admitted after Offer 0 when its whole prompt and one page of headroom fit, less what the
-prefix cache holds of the prompt: that is pinned from then on, and is not fetched. Prefill is not
-told and promises nothing: it offers everything, and decode takes out what it has cached.
-Completeness is computed from the ticket's length, the state table and what was pinned, never from
-what happened to be offered.
+A room is admitted after Offer 0, when its whole prompt and one page of headroom fit, less what the
+prefix cache has of the prompt: those pages are pinned from then on and are not fetched. Prefill is
+not told of them: it offers everything, and decode leaves out what it has cached. Completeness is
+computed from the ticket's length, the state table and what was pinned, never from what happened to
+be offered.
 
-Pages of the prompt enter the prefix cache at the commit, verified. What is cached is lent to
-prefill (lending.py) with the sums of its blocks: those that the verification of fetched blocks
-found, and those of generated blocks at birth. The same sums verify it where it lies
-(memory/scrubber.py), so a room leaves nothing in the cache where some of its sums are unknown.
+Pages of the prompt enter the prefix cache at the commit, verified. Cached pages are lent to prefill
+(lending.py) with the sums of their blocks: for fetched blocks those that their verification found,
+for generated blocks those at birth. The same sums serve to verify the pages at rest
+(memory/scrubber.py), so a room of which some sums are unknown leaves nothing in the cache.
 """
 
 from functools import partial
@@ -35,12 +35,12 @@ from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import Worker
 
-# a room that is being committed has everything it needs of prefill
+# a room that is being committed has everything it needs from prefill
 NOT_COMMITTED = (RoomState.QUEUED, RoomState.FETCHING)
 
 
 class Fetching(Stage[DecodeRoom]):
-    """What one decode worker fetches, from the first offer to the commit."""
+    """The fetches of one decode worker, from the first offer to the commit."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Fetching(Stage[DecodeRoom]):
         return {Offer: self._on_offer, Withdrawn: self._on_withdrawn, Stale: self._on_stale}
 
     def opened(self, room: DecodeRoom) -> None:
-        """Offers may have come before the ticket."""
+        """Take the offers that came before the ticket."""
         room.offers = self._early.take(room.key, room.ticket.prefill)
 
     def forgotten(self, room: DecodeRoom) -> None:
-        self._early.take(room.key, room.ticket.prefill)  # of a room that was refused
+        self._early.take(room.key, room.ticket.prefill)  # offers for a room that was refused
 
     def admissible(self, room: DecodeRoom) -> bool:
-        """Whether prefill holds the room's pages, so that what is fetched does not have to wait for
-        memory."""
+        """Whether prefill holds the room's pages: what is fetched for it then never waits for
+        memory there."""
         return 0 in room.offers
 
     def admitted(self, room: DecodeRoom, reuse: Reuse) -> None:
@@ -72,7 +72,7 @@ class Fetching(Stage[DecodeRoom]):
         room.pinned, room.progress = tuple(reuse), self.worker.now
 
     def advance(self) -> None:
-        """Have ordered what was offered, and commit rooms that have everything."""
+        """Order the fetches of what was offered, and commit rooms that have everything."""
         for room in self.worker.rooms.in_state(RoomState.FETCHING):
             self._order_fetches(room)
             self._try_commit(room)
@@ -80,8 +80,8 @@ class Fetching(Stage[DecodeRoom]):
             self._after_commit(room)
 
     def waits_for(self, room: DecodeRoom) -> Boot | None:
-        """Our own ranks while they read; else prefill, which computes the next chunk, or looks at
-        what was doubted."""
+        """Our own ranks while they read; otherwise prefill, which computes the next chunk or looks
+        into a doubt."""
         if room.state is not RoomState.FETCHING:
             return None
         return (
@@ -124,7 +124,7 @@ class Fetching(Stage[DecodeRoom]):
             room.progress = self.worker.now
 
     def _keep_early(self, sender: Boot, offer: Offer) -> None:
-        """An offer without a ticket waits for it, or is answered Stale."""
+        """Keep an offer that came before its ticket, or answer `Stale`."""
         if self.worker.epochs.passed(offer.key):
             self.worker.marks[Mark.OFFER_TOO_LATE] += 1
             self.worker.send(sender, Stale(offer.key))
@@ -144,7 +144,7 @@ class Fetching(Stage[DecodeRoom]):
             self.worker.marks[Mark.WITHDRAWN_TOO_LATE] += 1
 
     def _order_fetches(self, room: DecodeRoom) -> None:
-        """Hand the offers that have come, in their order, to the ranks."""
+        """Order the fetches of the offers that have come, in the order of their numbers."""
         while (offer := room.offers.pop(room.ordered, None)) is not None:
             room.ordered += 1
             if why := self._misfit(room, offer):
@@ -165,18 +165,18 @@ class Fetching(Stage[DecodeRoom]):
                     self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                     return
                 if offer.record.finish is not None:
-                    # it ended at its first token, which the gateway has from prefill
+                    # The request ended at its first token, which prefill sends to the gateway.
                     self.worker.end(room)
                     return
 
     def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
-        """The first block of each group that was not cached when the room was admitted, where any
-        was."""
+        """Return the first block of each group that was not cached when the room was admitted;
+        empty if none was cached."""
         blocks = BlockIndex(room.hit // self.worker.state_table.block_tokens)
         return {group.name: blocks for group in self.worker.state_table.groups} if blocks else {}
 
     def _misfit(self, room: DecodeRoom, offer: Offer) -> str:
-        """What an offer states that cannot be of this room; empty if nothing."""
+        """Return what is wrong with an offer for this room; empty if nothing is."""
         for group, run in offer.runs.items():
             if group not in self.worker.ledger.pools:
                 return f"offer {offer.number} names group {group!r}, which this model has not"
@@ -195,7 +195,7 @@ class Fetching(Stage[DecodeRoom]):
         return ""
 
     def _expected(self, room: DecodeRoom) -> dict[GroupName, set[BlockIndex]]:
-        """What must be fetched of each group."""
+        """Return the blocks of each group that must be fetched."""
         found, cached = {}, self._cached(room)
         for group in self.worker.state_table.groups:
             blocks = extent_blocks(group.extent, room.length, self.worker.state_table.block_tokens)
@@ -240,8 +240,8 @@ class Fetching(Stage[DecodeRoom]):
         self.worker.reuse.enter(room, room.position, room.sums, self.worker.marks)
 
     def _sums_of(self, room: DecodeRoom) -> RoomSums | None:
-        """Of the whole blocks of a prompt that is committed; its last one is written again if it is
-        not whole."""
+        """Return the sums of the whole blocks of a committed prompt; None if some are unknown. Its
+        last block is left out if it is not whole, as it will be written again."""
         if not self._verification.tell:
             return None
         b = self.worker.state_table.block_tokens

@@ -1,15 +1,15 @@
-"""Rooms with a common beginning: the first one leads and the others follow, so that it is computed
-once and sent once.
+"""Rooms with a common beginning: the first one leads and the others follow, so that the common part
+is computed once and sent once.
 
     leader    ──takes memory──▶ ... ──▶ the common pages are in the cache
     follower  QUEUED, holding nothing ──────────▶ takes memory for the rest
                  ├── the leader ends otherwise: the next one leads
                  └── its patience ends: it goes alone
 
-Where prompts are computed a page comes into the cache at the end of its chunk, on decode when its
-room is committed; leaders of all roles ask the same question here. A follower holds no pages, so
-nothing can circle. It waits for half of the time at most in which it must be admitted: the other
-half is left to be admitted in alone.
+Where prompts are computed, a page enters the cache at the end of its chunk; on decode, when its
+room is committed. Leaders of all roles ask the same question here. A follower holds no pages, so no
+cycle of waiting can arise. It waits for at most half of the time in which it must be admitted, and
+has the other half to be admitted alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,12 +33,12 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Followers:
-    """Who waits for whom on one worker."""
+    """Knows which rooms of one worker wait for which others."""
 
     def __init__(self, reuse: Reuse) -> None:
         self._reuse = reuse
         self._waits: dict[Key, Wait] = {}
-        self._alone: set[Key] = set()  # whose patience has ended
+        self._alone: set[Key] = set()  # rooms whose patience has ended
 
     def __contains__(self, key: Key) -> bool:
         return key in self._waits
@@ -52,7 +52,7 @@ class Followers:
         """Whether a room that holds nothing yet lets another one go first.
 
         leading: rooms that hold memory, and whose pages are not in the cache yet
-        leaving: tokens that a room has to compute, whatever is cached
+        leaving: the number of tokens that the room has to compute, whatever is cached
         """
         if not self._reuse.on or room.key in self._alone:
             return False
@@ -76,14 +76,14 @@ class Followers:
         *,
         leaving: int = 1,
     ) -> None:
-        """Ask that of each of these rooms, so that it is known who follows before anybody is
-        admitted."""
+        """Call `waits` for each of these rooms, so followers are known before any admission."""
         for room in queued:
             self.waits(room, leading, marks, leaving=leaving)
 
     def _next(self, room: OpenRoom, leading: Iterable[OpenRoom], leaving: int) -> Wait | None:
-        """The first of the leading rooms that brings something which this one lacks. As a page's
-        hash covers all before it, two chains are equal up to one place, and differ behind it."""
+        """Return a wait for the first of the leading rooms that brings a page which this one lacks;
+        None if none does. As a page's hash covers all before it, two chains are equal up to some
+        page and differ from there on."""
         ours, has = (
             self._reuse.chain(room, leaving=leaving),
             len(self._reuse.find(room, leaving=leaving)),
@@ -101,17 +101,17 @@ class Followers:
         return None
 
     def lose_patience(self, now: Micros, marks: Marks) -> None:
-        """Those that have followed for as long as they may go alone from now on."""
+        """Let rooms go alone that have followed for as long as they may."""
         for key in [key for key, wait in self._waits.items() if now >= wait.until]:
             del self._waits[key]
             self._alone.add(key)
             marks[Mark.FOLLOWED_IN_VAIN] += 1
 
     def timer(self) -> Micros | None:
-        """When somebody's patience ends next."""
+        """Return when the next room loses its patience; None if no room follows another."""
         return min(wait.until for wait in self._waits.values()) if self._waits else None
 
     def forget(self, key: Key) -> None:
-        """The room is over, or holds memory."""
+        """The room is over, or holds memory now."""
         self._waits.pop(key, None)
         self._alone.discard(key)

@@ -1,10 +1,10 @@
-"""Generates tokens: every running room has its next one computed in each step, as long as it has a
-page for it.
+"""Generates tokens: in each step, every running room that has a page for its next token has it
+computed.
 
     RUNNING ──row──▶ every rank computes it, one draws ──Tokens──▶ gateway ──finished──▶ ENDING
 
 Pages of generated tokens enter the prefix cache when they are complete. The page of a room's next
-position is not, so it is the room's own, and nothing in the cache is ever written.
+position is not complete, so it belongs to the room alone, and a cached page is never written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ G = TypeVar("G", bound=GeneratingRoom)
 
 
 class Generating(Stage[G]):
-    """The running rooms of one worker."""
+    """Generates the tokens of one worker's running rooms."""
 
     def __init__(self, worker: Worker[G], preemption: Preemption[G]) -> None:
         super().__init__(worker)
         self._preemption = preemption
 
     def admitted(self, room: G, reuse: Reuse) -> None:
-        """Tell its gateway, and the prefill worker if that is another one."""
+        """Tell the room's gateway, and its prefill worker if that is another worker."""
         for boot in dict.fromkeys((room.ticket.prefill, room.ticket.gateway)):
             if boot != self.worker.manifest.boot:
                 self.worker.send(boot, Admitted(room.key))
@@ -49,14 +49,14 @@ class Generating(Stage[G]):
         """Add the next token of each running room that has a page for it."""
         ready = self._preemption.ready([room for room in rooms if room.state is RoomState.RUNNING])
         for room in ready:
-            # The prefix cache takes nothing unsealed.
+            # The prefix cache takes only sealed blocks.
             final = completed(self.worker.state_table, room) if room.enters else {}
             self.worker.add_row(room, decode_row(room, final))
         return len(ready)
 
     def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
-        """A chunk of a prompt was computed here. With the last one the room runs, and has its first
-        token."""
+        """A chunk of a prompt was computed on this worker. After the last one the room runs, and
+        has its first token."""
         if drawn is None:
             return
         self.worker.see(room, Saw.LAST_CHUNK)
@@ -72,7 +72,7 @@ class Generating(Stage[G]):
         worker = self.worker
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.RUNNING or row.start < room.length:
-                continue  # it has ended meanwhile, or the row is of another stage
+                continue  # it has ended meanwhile, or the row belongs to another stage
             if row.final:
                 assert room.sums is not None, (
                     "what is sealed here goes to the cache with the sums of all before it"
@@ -91,13 +91,13 @@ class Generating(Stage[G]):
                 worker.end(room)
 
     def _drew(self, room: G, drawn: Drawn) -> FinishReason | None:
-        """Take a room's next token. Returns why it ends the request, if it does."""
+        """Take a room's next token. Returns why it ends the request; None if it does not."""
         room.generated.append(drawn)
         room.resumed = False
         return finish_of(drawn, generated=int(room.next_index), limits=room.ticket.limits)
 
     def _tell(self, room: G, finish: FinishReason | None) -> None:
-        """Send the gateway the tokens that it has not been told yet."""
+        """Send the gateway the tokens that it has not been sent yet."""
         start = TokenIndex(len(room.ticket.said) + room.told)
         cached, fresh = 0 if room.told else room.cached, tuple(room.generated[room.told :])
         room.told = len(room.generated)
@@ -107,8 +107,10 @@ class Generating(Stage[G]):
 def decode_row(
     room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None
 ) -> RowOrder:
-    """The room's row in the next step: its last token in, the next one out. final: blocks that it
-    completes, to be sealed"""
+    """Return the room's row in the next step: it takes the last token and draws the next one.
+
+    final: blocks that it completes, which are to be sealed
+    """
     return RowOrder(
         key=room.key,
         start=room.position,
@@ -124,8 +126,7 @@ def decode_row(
 def completed(
     table: StateTable, room: GeneratingRoom
 ) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """The block of every group that the room's next step completes; empty where it completes
-    none."""
+    """Return the block of every group that the room's next step completes; empty if none."""
     if (room.position + 1) % table.block_tokens:
         return {}
     return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)

@@ -12,19 +12,19 @@ class GeneratingRoom(OpenRoom):
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
         self.generated: list[Drawn] = []  # in this epoch, the one after the prompt first
-        self.told = 0  # of them, sent to the gateway
-        # of its whole blocks; None where some are not known, or nobody asks for them
+        self.told = 0  # how many of them were sent to the gateway
+        # of its whole blocks; None where some are unknown or not needed
         self.sums: RoomSums | None = None
         self.resumed = False  # it has come back, and has generated nothing since
-        self.overtaken = 0  # later rooms admitted while it is away, or waits for memory
-        self.preempted = 0  # times it gave way to a more urgent one that waited
+        self.overtaken = 0  # by rooms admitted while it was away or waited for memory
+        self.preempted = 0  # times it gave way to a more urgent room that waited
         self.short = False  # it sits out, as no page was free for its next token
         self.covered: int | None = None  # the last position for which it is known to have its pages
 
     @property
     def alone(self) -> bool:
-        """Whether its next row has a step for itself: a suspect that has gone on for long enough is
-        one no more."""
+        """Whether its next row must have a step to itself. A suspect that has generated enough
+        tokens is no longer treated as one."""
         return self.next_index < self.ticket.alone_until
 
     @property
@@ -39,10 +39,10 @@ class GeneratingRoom(OpenRoom):
 
     @property
     def position(self) -> int:
-        """Position of the last generated token: where the next step computes."""
+        """Position of the last generated token, which the next step computes."""
         return self.length + len(self.generated) - 1
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
-        """Tokens of its sequence at positions [start, end), generated ones among them."""
+        """Return the tokens of its sequence at positions [start, end), also generated ones."""
         more = self.generated[max(0, start - self.length) : max(0, end - self.length)]
         return (*self.context[start:end], *(drawn.token for drawn in more))

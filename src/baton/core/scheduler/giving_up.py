@@ -1,9 +1,8 @@
-"""Steps that do not end on some ranks: when none of those that still work on one will end it
-(pure).
+"""Finds steps that no rank will ever end: all ranks that still work on one are wedged (pure).
 
 rank 0: wedged ──┐
 rank 1: ended  ──┼──▶ given up        rank 2 says nothing: it was stopped, and the others wait for it; or its process is
-rank 2: wedged ──┘                    gone, which its session says
+rank 2: wedged ──┘                    gone, and its session tells us
 """
 
 from collections.abc import Collection, Mapping
@@ -13,26 +12,28 @@ from baton.core.ids import Rank, Seq
 
 
 class Wedges:
-    """What the ranks of one worker have said."""
+    """Collects what the ranks of one worker say about steps that do not end."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        # of steps under way, by ranks on which they do not end
+        # for each step under way, the reasons of the ranks on which it does not end
         self._said: dict[Seq, dict[Rank, str]] = {}
 
     def __len__(self) -> int:
-        """Steps of which something was said, and that have not ended."""
+        """Return the number of steps that a rank has reported and that have not ended."""
         return len(self._said)
 
     def ended(self, seq: Seq) -> None:
-        """A step has ended everywhere after all."""
+        """A step has ended on every rank after all."""
         self._said.pop(seq, None)
 
     def judge(
         self, report: Report, ended_on: Mapping[Seq, Collection[Rank]]
     ) -> tuple[str, Seq | None] | None:
-        """Why the worker cannot go on, and in which step; None if it can. ended_on: steps under
-        way, and where they have ended"""
+        """Return why the worker cannot go on, and in which step; None if it can go on.
+
+        ended_on: the steps under way, each with the ranks on which it has ended
+        """
         for found in report.wedged:
             if found.seq is None:
                 return found.why, None  # hashes and copies wait for nobody

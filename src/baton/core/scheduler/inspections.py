@@ -1,10 +1,10 @@
-"""Our own memory hashed again: what was ordered of the ranks, and how what they find compares with
-the sums that were known.
+"""Hashes our own memory again: knows what was ordered of the ranks, and compares what they find
+with the sums that were known.
 
     leader ──Rehash (blocks of a room), Inspect (cached pages)──▶ every rank ──Rehashed──▶ differing rows ──▶ whoever asked
 
-What is compared are the sums that blocks had when they were computed, or verified: at birth, for
-short.
+The known sums are those that blocks had when they were computed or verified: their sums at birth,
+for short.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ from baton.core.ids import GroupName, Rank
 from baton.core.memory.prefix_cache import CachedPage, Sums
 from baton.core.memory.state import Placement
 
-# [blocks], in the order in which they were ordered
+# by rank and group: [blocks], in the order of the request; True where the sums differ
 Differing = Mapping[tuple[Rank, GroupName], NDArray[np.bool_]]
 
 
 class OpenInspection(msgspec.Struct):
     """An order that some rank has not answered yet."""
 
-    birth: Sums  # of ranks that hold something of the group, and of no others
+    birth: Sums  # only of ranks that hold a part of the group
     done: Callable[[Differing], None]
     answers: dict[Rank, Rehashed] = {}
 
 
 class Inspections:
-    """All of one worker."""
+    """The open inspections of one worker."""
 
     def __init__(self, placements: Sequence[Placement]) -> None:
         self._placements = placements
@@ -41,15 +41,15 @@ class Inspections:
         return len(self._open)
 
     def expect(self, order: int, birth: Sums, done: Callable[[Differing], None]) -> None:
-        """Ranks were ordered to hash blocks, which once had these sums; `done` is called when all
-        of them have answered."""
+        """Ranks were ordered to hash blocks that once had these sums. `done` is called when all
+        have answered."""
         self._open[order] = OpenInspection(birth, done)
 
     def inspect(
         self, order: int, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]
     ) -> Inspect:
-        """The order to hash cached pages, which have sums; `done` is called with those that are not
-        what they were."""
+        """Return the order to hash cached pages, which must have sums. `done` is called with the
+        pages whose sums have changed."""
 
         def judge(differing: Differing) -> None:
             wrong = np.zeros(len(entries), dtype=np.bool_)
@@ -69,7 +69,7 @@ class Inspections:
         return Inspect(order, tuple(entry.number for entry in entries), pages)
 
     def take(self, rank: Rank, answers: Iterable[Rehashed]) -> None:
-        """A rank has hashed."""
+        """Take the sums that a rank has found."""
         for answer in answers:
             asked = self._open[answer.order]
             asked.answers[rank] = answer

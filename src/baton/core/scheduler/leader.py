@@ -4,8 +4,8 @@ one plan for its ranks.
     event ──▶ leader ──Send(boot, message)──▶ gateway or peer leader
                    └──Issue(plan)──▶ its ranks          Dial, HangUp: the shell's links
 
-One event, one turn: the event changes rooms, then the stages look what can be done, and all
-decisions of the turn go out as one step plan.
+Each event is handled in one turn: the event changes rooms, then the stages decide what can be done,
+and all decisions of the turn go out as one step plan.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ S = TypeVar("S", bound=Stage[Any])
 
 
 class Leader:
-    """The leader of one worker; the role that its manifest names says what it does. Sans-IO."""
+    """The leader of one worker. Its manifest names its role. Sans-IO."""
 
     def __init__(
         self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]
@@ -67,24 +67,27 @@ class Leader:
         for handlers in (self._own_handlers(), *(stage.handlers() for stage in self._stages)):
             for kind, handler in handlers.items():
                 self._handlers.setdefault(kind, []).append(handler)
-        # Asked of every room when a timer is set: only of the stages that have an answer.
+        # Every room is asked about when a timer is set, so stages without an answer are left out.
         self._handovers = [
             stage for stage in stages if type(stage).waits_for is not Stage.waits_for
         ]
         self._ahead = [stage for stage in stages if type(stage).unadmitted is not Stage.unadmitted]
         self._due: Micros | None = None  # what `next_wake` found
-        self._changed = True  # by an event since then
-        self._given_up = ""  # why this worker is to end
+        self._changed = True  # whether an event came since then
+        self._given_up = ""  # why this worker is to end; empty while it goes on
 
     def stage(self, kind: type[S]) -> S:
-        """The stage of that kind, which its role has."""
+        """Return the stage of this class. The role must have one."""
         return next(stage for stage in self._stages if isinstance(stage, kind))
 
     # ---- events ---------------------------------------------------------------------------------
 
     def step(self, event: LeaderEvent, now: Micros) -> list[Effect]:
-        """Take one event; returns what is to be done, in order. Raises Bug when a rank has
-        diverged."""
+        """Take one event, and return what is to be done, in order.
+
+        Raises:
+            Bug: a rank has diverged
+        """
         self.worker.now = now
         match event:
             case MessageReceived():
@@ -120,7 +123,7 @@ class Leader:
             stage.gateway_up(boot)
 
     def _lose(self, boot: Boot, why: str) -> None:
-        """A session has ended: an event of every room shared with that boot."""
+        """A session has ended: an event for every room that is shared with that process."""
         worker = self.worker
         if boot in worker.gateways:
             worker.gateways.discard(boot)
@@ -135,8 +138,8 @@ class Leader:
                 stage.peer_lost(boot, why)
 
     def _receive(self, sender: Boot, message: Said) -> None:
-        """A message came in. What this role has no business with, and what is not the sender's to
-        say (session/senders.py), changes nothing and is not answered."""
+        """Handle a message. One that this role does not handle, or that the sender may not send
+        (session/senders.py), changes nothing and is not answered."""
         handlers = self._handlers.get(type(message))
         if handlers is None:
             return
@@ -147,7 +150,11 @@ class Leader:
             handle(sender, message)
 
     def _take(self, report: Report) -> None:
-        """A rank has reported. Raises Bug when it has diverged."""
+        """A rank has reported.
+
+        Raises:
+            Bug: the rank has diverged
+        """
         worker = self.worker
         worker.agreement.take(report)
         worker.inspections.take(report.rank, report.rehashed)
@@ -180,14 +187,14 @@ class Leader:
             stage.rows_ended(batch, ranks)
 
     def _give_up(self, why: str, seq: Seq | None) -> None:
-        """This worker cannot go on. Its rooms go on elsewhere, but for one that was alone in the
-        step that does not end."""
+        """This worker cannot go on. Its rooms are to go on elsewhere, except a suspect that was
+        alone in the step that does not end."""
         worker, trial = self.worker, self.worker.batches.trial
         worker.marks[Mark.GIVEN_UP] += 1
         self._given_up = why
         stuck = worker.batches.rooms(seq) if seq is not None else []
         rooms = [r for r in worker.rooms.values() if r.state is not RoomState.ENDING]
-        # whose doing it is is said first: the others are innocent
+        # The suspect is reported first: the other rooms are innocent.
         for room in sorted(rooms, key=lambda r: r is not trial):
             if room is trial and room in stuck:
                 why_it = f"{worker.settings.name} computed nothing else, and {why}"
@@ -203,7 +210,7 @@ class Leader:
     # ---- time -----------------------------------------------------------------------------------
 
     def _on_timer(self) -> None:
-        """A deadline may have passed."""
+        """Handle what is due: timers of stages, pages to verify, and rooms whose time is over."""
         worker, now = self.worker, self.worker.now
         for stage in self._stages:
             stage.on_timer()
@@ -234,23 +241,22 @@ class Leader:
         worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     def _waits_for(self, room: OpenRoom) -> Boot | None:
-        """The worker, this one or another, whose work the room's handoff waits for; None if it
-        waits for nobody's."""
+        """Return the worker, this one or another, whose work the room's handoff waits for; None if
+        it waits for none."""
         return next(
             (other for stage in self._handovers if (other := stage.waits_for(room)) is not None),
             None,
         )
 
     def _unadmitted(self, room: OpenRoom) -> bool:
-        """Whether no worker holds memory to generate the room's tokens in; it does not wait beyond
-        `admit_by`."""
+        """Whether no worker holds memory to generate in; such a room fails at `admit_by`."""
         return room.state is RoomState.QUEUED or any(
             stage.unadmitted(room) for stage in self._ahead
         )
 
     def next_wake(self) -> Micros | None:
-        """When a TimerDue is wanted next: asked in every turn of the shell, and changed by events
-        alone."""
+        """Return when a TimerDue is wanted next. The shell asks in every turn, and only events
+        change the answer."""
         if self._changed:
             self._due, self._changed = self._next_due(), False
         return self._due
@@ -385,8 +391,8 @@ class Leader:
             self._compose()
 
     def _compose(self) -> None:
-        """The next step: tokens of running rooms first, and chunks of prompts in what is left of
-        it."""
+        """Compose the next step: tokens of running rooms first, then chunks of prompts in the
+        tokens that are left."""
         worker = self.worker
         lists = [due for stage in self._stages if (due := stage.due())]
         rooms = (
@@ -402,7 +408,7 @@ class Leader:
                 return
 
     def _issue(self) -> None:
-        """All that was decided goes out as one plan."""
+        """Issue all that was decided in this turn as one plan."""
         worker = self.worker
         worker.draft.hold += worker.blocks.changes()
         if not worker.draft:
@@ -427,8 +433,8 @@ class Leader:
     # ---- views ----------------------------------------------------------------------------------
 
     def kept(self) -> dict[str, int]:
-        """What tables of this worker hold that must be empty when no room is open, by name: a leak,
-        if not. Offers that came before their ticket count from the end of their time on."""
+        """Return, by name, the sizes of tables that must be empty when no room is open: anything
+        else is a leak. Offers that came before their ticket count only once their time is over."""
         worker = self.worker
         tables = {
             "epochs": len(worker.epochs),

@@ -1,16 +1,17 @@
 """Lends cached state of a prompt to the prefill worker of its room, while the room is open.
 
     prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known
-            ◀──Loan(key, runs, sums)──          pages and seals of the blocks behind `start`; nothing, if there are none
+            ◀──Loan(key, runs, sums)──          pages and seals of the blocks from `start` on; nothing, if there are none
             ── reads, verifies ──
             ──Doubt(key, blocks)──▶             where something differs: has the pages hashed, gives up what is damaged
             ──Returned(key)──▶                  unpins
             ◀──Verdict──
 
-What is looked for are the tokens of the room's own ticket, so page sizes may differ. A room has one
-loan at most. It ends with `Returned`, with the room, or with the session to its prefill worker,
-whichever is first; each of these is bounded, so a pin is. Lent pages promise nothing (they are read
-as all state is, and verified against their sums), the pin is a courtesy.
+The cache is searched by the tokens of the room's own ticket, so the page sizes of the two sides may
+differ. A room has at most one loan. The loan ends with `Returned`, with the room, or with the
+session to its prefill worker, whichever is first. Each of these is bounded in time, so the pin is
+too. The pin is a courtesy: correctness does not depend on it, as lent pages are verified against
+their sums like all state that is read.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from baton.core.scheduler.worker import Worker
 
 
 class Lending(Stage[DecodeRoom]):
-    """What one decode worker lends, and what becomes of it."""
+    """The loans of one decode worker, and the doubts about them."""
 
     def __init__(self, worker: Worker[DecodeRoom], partners: Partners, early: EarlyOffers) -> None:
         super().__init__(worker)
@@ -47,8 +48,8 @@ class Lending(Stage[DecodeRoom]):
         return {Borrow: self._on_borrow, Returned: self._on_returned, Doubt: self._on_doubt}
 
     def way(self, theirs: Manifest, fabric: str) -> Lends | None:
-        """How a worker that this one reads from may read from it: over the same fabric, the plan
-        turned round."""
+        """Return how a worker that this one reads from may read from it: over the same fabric, by
+        the plan of the reverse direction. None if it may not."""
         plan = self._plan(theirs) if self._on else None
         return Lends(fabric, plan.digest) if plan is not None else None
 
@@ -57,7 +58,7 @@ class Lending(Stage[DecodeRoom]):
         sides = ([side.placement(rank.rank) for rank in side.ranks] for side in (ours, theirs))
         try:
             return self.worker.plans.pair(*sides)
-        except BatonError:  # they fit one way alone
+        except BatonError:  # they fit in one direction only
             return None
 
     # ---- a loan ---------------------------------------------------------------------------------
@@ -68,12 +69,12 @@ class Lending(Stage[DecodeRoom]):
             self.worker.marks[Mark.EARLY_BORROW] += 1
         elif room is None:
             self.worker.send(sender, Loan(borrow.key, {}, ()))
-        # else it is asked again what it has answered
+        # A room that lends already has answered this question.
         elif not self.worker.ledger.lends(borrow.key):
             self._answer(room, borrow)
 
     def opened(self, room: DecodeRoom) -> None:
-        """The question may have come before the ticket."""
+        """Answer a question that came before the ticket."""
         borrow = self._early.borrow(room.key, room.ticket.prefill)
         if borrow is not None:
             self._answer(room, borrow)
@@ -86,8 +87,8 @@ class Lending(Stage[DecodeRoom]):
             self.worker.send(room.ticket.prefill, self._loan(room, borrow, theirs.manifest))
 
     def _loan(self, room: DecodeRoom, borrow: Borrow, theirs: Manifest) -> Loan:
-        """What the cache has of a room's context from a block on; pinned until the ledger is told
-        that the loan has ended."""
+        """Return a loan of what the cache has of a room's context from a block on. It stays pinned
+        until the ledger is told that the loan has ended."""
         worker, plan = self.worker, self._plan(theirs)
         k = worker.manifest.page_blocks
         chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room)))
@@ -109,7 +110,7 @@ class Lending(Stage[DecodeRoom]):
         self.worker.ledger.end_loan(room.key)
 
     def peer_lost(self, boot: Boot, why: str) -> None:
-        """Nothing is read for a prefill worker that is gone."""
+        """End the loans to a prefill worker that is gone, which reads no more."""
         for room in [r for r in self.worker.rooms.values() if r.ticket.prefill == boot]:
             self.worker.ledger.end_loan(room.key)
 
@@ -121,7 +122,7 @@ class Lending(Stage[DecodeRoom]):
     # ---- what differs ---------------------------------------------------------------------------
 
     def _on_doubt(self, sender: Boot, doubt: Doubt) -> None:
-        """What prefill has read of a loan differs from its sums."""
+        """Blocks of a loan differ from their sums, as prefill has read them."""
         room = self.worker.find(doubt.key)
         lent = (
             self._doubted(room, doubt) if room is not None and room.ticket.prefill == sender else []
@@ -132,11 +133,11 @@ class Lending(Stage[DecodeRoom]):
             self._say(sender, doubt, Intactness.GONE)
 
     def _doubted(self, room: DecodeRoom, doubt: Doubt) -> list[CachedPage]:
-        """Cached pages that hold the doubted blocks of what is lent for a room; none if one of them
-        is not lent, or held no more.
+        """Return the cached pages that hold the doubted blocks of a room's loan; none if one of
+        them was not lent, or is no longer held.
 
-        The doubt names a leg of the plan by which prefill reads. Every rank looks at whole pages,
-        so the leg makes no difference.
+        The doubt names a leg of the plan by which prefill reads. Every rank hashes whole pages, so
+        the leg makes no difference.
         """
         worker = self.worker
         k, lent = worker.manifest.page_blocks, worker.ledger.loan(room.key)
@@ -155,8 +156,8 @@ class Lending(Stage[DecodeRoom]):
         asked: Micros,
         damaged: list[CachedPage],
     ) -> None:
-        """Pages that were given up while they were hashed may be another's now: nothing can be said
-        of them."""
+        """Pages were hashed: tell prefill the result. A page that was given up meanwhile may hold
+        another room's state now, so nothing can be said of it."""
         worker = self.worker
         held = [entry for entry in lent if worker.ledger.cache.holds(entry)]
         found = [entry for entry in held if entry in damaged]

@@ -6,10 +6,10 @@ room.
        │             fetch back: borrowing.py           │
        └───────────────────────┴────────────────────────┴── END (abort, peer lost, ...) ──▶ ENDING, or ENDED from QUEUED
 
-Offer 0 goes out when the pages of the whole prompt are held. What of them is cached is offered at
-once, with the sums it had at birth, and after each chunk the blocks that the chunk made final, with
-their birth sums per leg. The last offer carries the record. `FirstToken` goes to the gateway at
-once.
+Offer 0 goes out when the pages of the whole prompt are held. Blocks that are cached are offered at
+once, with the sums they had at birth. After each chunk the blocks that the chunk made final are
+offered, with their birth sums per leg. The last offer carries the record, and `FirstToken` goes to
+the gateway at the same time.
 """
 
 from functools import partial
@@ -53,7 +53,7 @@ from baton.core.scheduler.worker import Worker
 
 
 class Offering(Stage[PrefillRoom]):
-    """What one prefill worker hands over, and to whom."""
+    """Offers the blocks of one prefill worker's prompts, and answers decode workers."""
 
     def __init__(self, worker: Worker[PrefillRoom], ahead: AheadOfDecode) -> None:
         super().__init__(worker)
@@ -77,11 +77,11 @@ class Offering(Stage[PrefillRoom]):
         )
 
     def waits_for(self, room: PrefillRoom) -> Boot | None:
-        """Decode, which reads and says Received."""
+        """Decode, which reads the blocks and says `Received`."""
         return room.ticket.decode if room.state is RoomState.OFFERED and room.admitted else None
 
     def stepped(self) -> None:
-        """Decode may wait for the next chunk."""
+        """Report progress: decode may wait for the next chunk."""
         self.worker.progress.did(self.worker.now)
 
     def pairs_with(self, boot: Boot) -> bool:
@@ -99,7 +99,7 @@ class Offering(Stage[PrefillRoom]):
             )
             if plan.digest != hello.plan:
                 raise Mismatch("plan digest", plan.digest, hello.plan)
-        except BatonError as error:  # whatever of ours says that they do not fit
+        except BatonError as error:  # any reason why the two do not fit
             self.worker.send(sender, Refused(str(error)))
             return
         self._plans[sender] = plan
@@ -118,14 +118,14 @@ class Offering(Stage[PrefillRoom]):
     # ---- offers ---------------------------------------------------------------------------------
 
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
-        """The pages of the whole prompt are held; what of them is cached can be fetched at once."""
+        """The pages of the whole prompt are held. Decode can fetch its cached part at once."""
         room.progress = self.worker.now
         self._offer(room, {}, (), None)
         if reuse:
             self._offer_from(room, 0)
 
     def brought(self, room: PrefillRoom) -> None:
-        """More of a prompt is there, fetched back; others may have it too."""
+        """More of a prompt has been fetched back: put it in the cache, and offer it."""
         self.worker.reuse.enter(room, room.done, room.sums, self.worker.marks)
         self._offer_from(room, room.hit)
 
@@ -136,8 +136,8 @@ class Offering(Stage[PrefillRoom]):
         self._offer(room, self._runs(room, there), self._leg_sums(room, there), None)
 
     def computed(self, room: PrefillRoom, row: RowOrder, drawn: Drawn | None) -> None:
-        """A chunk is computed on every rank: offer the blocks that it made final, and the record
-        behind the last of them."""
+        """A chunk is computed on every rank: offer the blocks that it made final, with the record
+        after the last of them."""
         record, final = None, row.final
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"
@@ -163,7 +163,7 @@ class Offering(Stage[PrefillRoom]):
     def _runs(
         self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
     ) -> dict[GroupName, BlockRun]:
-        """These blocks, and the pages that hold them."""
+        """Return these blocks together with the pages that hold them."""
         held, gone = self.worker.ledger.held(room.key), self.worker.ledger.begins(room.key)
         k = {g: self.worker.manifest.blocks_per_page(g) for g in final}
         return {
@@ -182,7 +182,7 @@ class Offering(Stage[PrefillRoom]):
         )
 
     def _first(self, room: PrefillRoom, group: GroupName) -> int:
-        """The first block of the group's extent: row 0 of its sums."""
+        """Return the first block of the group's extent, which is row 0 of its sums."""
         return extent_blocks(
             self.worker.state_table.group(group).extent,
             room.length,
@@ -246,11 +246,11 @@ class Offering(Stage[PrefillRoom]):
         )
 
     def _with(self, room: PrefillRoom, group: GroupName) -> list[Rank]:
-        """Ranks that hold something of the group: a pipeline stage may have none of its layers."""
+        """Return the ranks that hold a part of the group. A stage may have none of its layers."""
         return [r for r, g in room.sums if g == group and self.worker.placements[r].block_bytes(g)]
 
     def _judge(self, doubt: Doubt, differing: Differing) -> None:
-        """Our own blocks, hashed again, against their sums at birth."""
+        """Ranks have hashed doubted blocks: compare them with their birth sums, and tell decode."""
         self.worker.progress.did(self.worker.now)
         room = self.worker.find(doubt.key)
         assert room is not None, "a rank is quiet after its last answer"
@@ -275,8 +275,9 @@ class Offering(Stage[PrefillRoom]):
             self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
-        """A block is damaged: its page leaves the cache with all that was computed above it, and so
-        do the rooms that hold any of it, whose state may have been computed from it."""
+        """A block is damaged. Its page leaves the cache with all that was computed above it, and
+        rooms that hold any of these pages end, because their state may have been computed from
+        them."""
         page = (
             block // self.worker.manifest.blocks_per_page(group)
             - self.worker.ledger.begins(room.key)[group]

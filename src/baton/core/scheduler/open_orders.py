@@ -1,5 +1,5 @@
-"""Orders that every rank votes on, fetches and copies alike: whose they are, and what follows when
-the votes are in."""
+"""Orders that every rank votes on (fetches and copies alike): which room each belongs to, and what
+follows when the votes are in."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -8,7 +8,7 @@ import msgspec
 from baton.core.agreement import Agreement, Ballot, Vote
 from baton.core.ids import Key, Rank
 
-# room, order, the fold over all ranks, what they said
+# arguments: room, order, the votes of all ranks folded into one, the ballots by rank
 Counted = Callable[[Key, int, Vote, Mapping[Rank, Ballot]], None]
 
 
@@ -17,12 +17,12 @@ class AwaitedOrder(msgspec.Struct):
 
     key: Key
     counted: Counted
-    # whether it ends when all ranks have voted; else as soon as their votes are decided
+    # whether it ends when all ranks have voted; otherwise, as soon as the outcome is decided
     by_all: bool
 
 
 class OpenOrders:
-    """All that one leader has open."""
+    """The open orders of one leader."""
 
     def __init__(self) -> None:
         self._open: dict[int, AwaitedOrder] = {}
@@ -31,12 +31,12 @@ class OpenOrders:
         return len(self._open)
 
     def expect(self, order: int, key: Key, counted: Counted, *, by_all: bool = False) -> None:
-        """Ranks are given an order for a room; `counted` is called once, unless the room is
+        """Ranks are given an order for a room. `counted` is called once, unless the room is
         forgotten before."""
         self._open[order] = AwaitedOrder(key, counted, by_all)
 
     def take(self, ballots: Iterable[Ballot], agreement: Agreement) -> None:
-        """A rank has voted, which the agreement knows already."""
+        """Take the ballots of a rank, which the agreement already knows."""
         for number in [ballot.order for ballot in ballots if ballot.order in self._open]:
             order = self._open[number]
             vote, by_rank = agreement.verdict(number)
@@ -47,7 +47,7 @@ class OpenOrders:
             order.counted(order.key, number, vote, by_rank)
 
     def forget(self, key: Key, agreement: Agreement) -> None:
-        """A room holds nothing any more: ranks do not vote on what was dropped."""
+        """A room holds nothing any more: forget its orders, as ranks will not vote on them."""
         for number in [number for number, order in self._open.items() if order.key == key]:
             del self._open[number]
             agreement.settle(number)

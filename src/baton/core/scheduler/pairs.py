@@ -1,5 +1,5 @@
-"""Which prefill workers a decode worker takes rooms from: those that a gateway introduces and that
-fit (handoff/pairing.py)."""
+"""Pairs a decode worker with the prefill workers that it takes rooms from: those that a gateway
+introduces and that fit (handoff/pairing.py)."""
 
 from collections.abc import Callable
 
@@ -35,8 +35,8 @@ class Pairing(Stage[DecodeRoom]):
         *,
         lends: Callable[[Manifest, str], Lends | None],
     ) -> None:
-        """lends: how a worker with that manifest may read from this one over that fabric; None if
-        not at all"""
+        """lends: returns how a worker with that manifest may read from this one over that fabric;
+        None if it may not"""
         super().__init__(worker)
         self.partners, self._lends = partners, lends
 
@@ -53,12 +53,12 @@ class Pairing(Stage[DecodeRoom]):
         return "" if paired else f"not paired with prefill worker {ticket.prefill:x}"
 
     def gateway_up(self, boot: Boot) -> None:
-        """A gateway learns our pairs."""
+        """Tell a new gateway our pairs."""
         for partner in self.partners.paired():
             self.worker.send(boot, Paired(partner.manifest.boot, partner.fabric))
 
     def source_blocks(self, boot: Boot, group: GroupName) -> int:
-        """Blocks of a page of the group on a prefill worker."""
+        """Return the number of blocks in a page of the group on a prefill worker."""
         partner = self.partners.find(boot)
         return partner.manifest.blocks_per_page(group) if partner is not None else 1
 
@@ -66,8 +66,8 @@ class Pairing(Stage[DecodeRoom]):
         return self.partners.timer()
 
     def on_timer(self) -> None:
-        """Who is not paired in time may have ended before it was dialled; nobody else would say
-        so."""
+        """Unpair prefill workers that were not paired in time. One that ended before it was dialled
+        is noticed in no other way."""
         for partner in self.partners.overdue(self.worker.now):
             self.worker.marks[Mark.NOT_PAIRED] += 1
             self.unpair(
@@ -115,7 +115,7 @@ class Pairing(Stage[DecodeRoom]):
             self.unpair(sender, f"the prefill worker refused: {message.why}")
 
     def unpair(self, boot: Boot, why: str) -> None:
-        """Forget a prefill worker, with the connections to it, and tell the gateways why."""
+        """Forget a prefill worker and the connections to it, and tell the gateways why."""
         if self.partners.forget(boot) is None:
             return
         self.worker.draft.disconnect.append(boot)
@@ -130,7 +130,7 @@ class Pairing(Stage[DecodeRoom]):
         self.unpair(boot, why)
 
     def report(self, report: Report) -> None:
-        """A rank may have connected to workers, or not have reached them."""
+        """A rank has connected to workers, or has failed to reach them."""
         for result in report.connected:
             partner = self.partners.find(result.peer)
             if partner is None:

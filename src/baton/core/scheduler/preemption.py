@@ -5,23 +5,25 @@ goes, and when it comes back.
        ▲                                                                                               │
        └──────────── verified on every rank ──────────── RESTORING ◀──── its whole state fits again ───┘   other pages
 
-Least to lose has the room of the lowest urgency (`priority`, the greater number), and among those
-the one that came last. Where the host store is full, or a copy fails, the room is computed again:
-its gateway opens the next epoch (`Recompute`). Rooms give way to a more urgent one that waits for
-admission too, if it can be admitted then and the host store has space. They go together, when none
-of them is in the middle of a step: in a pipeline those that are back first are called off the next
-step.
+The room with the lowest urgency (the greatest `priority`) has the least to lose, and among equals
+the one that came last. If the host store is full, or a copy fails, the room is computed again: its
+gateway opens the next epoch (`Recompute`). Rooms also give way to a more urgent one that waits for
+admission, if that lets it be admitted and the host store has space for all of them. They go
+together, when none of them is in the middle of a step. In a pipeline, those that leave their step
+first are kept out of the next one until then.
 
-What keeps a room from starving:
-- between two preemptions a room generates at least one token: one that has just come back is not
-  taken before its step;
-- rooms come back in order, each as soon as its state fits beside one more page for each running
-  room;
-- at most OVERTAKES later rooms are admitted while a room is away, more urgent ones URGENT_OVERTAKES
-  together with those; from then on all later ones wait for it. A room that waits for admission is
-  overtaken by OVERTAKES more urgent ones at most;
-- for those that wait a room gives way PREEMPTIONS times at most. So it waits for the end of rooms
-that are ahead of it and of a bounded number of others, and each of them has a deadline.
+A room does not starve:
+- Between two preemptions a room generates at least one token: one that has just come back is not
+  preempted before its step.
+- Rooms come back in order, each as soon as its state fits beside one more page for each running
+  room.
+- While a room is away, at most OVERTAKES later rooms are admitted, or URGENT_OVERTAKES if more
+  urgent ones are counted too. From then on all later ones wait for it. A room that waits for
+  admission is overtaken by at most OVERTAKES more urgent ones.
+- A room gives way to rooms that wait for admission at most PREEMPTIONS times.
+
+So a room waits for the end of the rooms ahead of it and of a bounded number of others, and each of
+them has a deadline.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -53,16 +55,15 @@ G = TypeVar("G", bound=GeneratingRoom)
 
 
 class Preemption(Stage[G]):
-    """The admission policy of a worker that generates, and what it takes back from rooms that
-    run."""
+    """The admission policy of a worker that generates, and the preemption of its running rooms."""
 
     def __init__(self, worker: Worker[G], *, admissible: Callable[[G], bool]) -> None:
-        """admissible: whether nothing but memory keeps a room that waits from being admitted, as
-        far as others are concerned"""
+        """admissible: whether only memory keeps a waiting room from being admitted, as far as other
+        workers are concerned"""
         super().__init__(worker)
         self._admissible = admissible
         self._host = HostLedger(worker.placements, worker.settings.host_bytes)
-        # in this turn: rooms that are to give way as soon as none of them is in a step
+        # in this turn: rooms that will give way once none of them is in a step
         self._called_off: set[Key] = set()
 
     def forgotten(self, room: G) -> None:
@@ -77,8 +78,8 @@ class Preemption(Stage[G]):
         return {"host ledger": range(self._host.rooms)}
 
     def schedule(self) -> None:
-        """Rooms that follow others are known before anybody is admitted; then those that are away
-        come back."""
+        """Find out which rooms follow others before any room is admitted, then bring back rooms
+        that are away."""
         worker, role = self.worker, self.worker.role
         if queued := [
             room for room in worker.rooms.in_state(RoomState.QUEUED) if self._admissible(room)
@@ -90,10 +91,12 @@ class Preemption(Stage[G]):
     # ---- steps ----------------------------------------------------------------------------------
 
     def ready(self, running: Sequence[G]) -> list[G]:
-        """Of these rooms, which run, those whose next token is computed now, oldest first: each has
-        a page for it, and every stage of a pipeline gets an equal share of all. One that lacked a
-        page is looked at beyond that share: whoever is to give way to it may have been in another
-        stage then."""
+        """Return the running rooms whose next token is computed now, oldest first.
+
+        Each of them has a page for that token, and every stage of a pipeline gets an equal share of
+        the rooms. A room that lacked a page is considered beyond that share: the room that is to
+        give way to it may have been in another stage then.
+        """
         if not running:
             return []
         busy = self.worker.batches.busy() | self._called_off
@@ -101,7 +104,7 @@ class Preemption(Stage[G]):
         for room in running:
             if (len(found) < share or room.short) and room.key not in busy and self._grow(room):
                 found.append(room)
-        # less those that gave way to another
+        # A room found first may have given way to a later one.
         return [room for room in found if room.state is RoomState.RUNNING]
 
     def _grow(self, room: G) -> bool:
@@ -111,15 +114,15 @@ class Preemption(Stage[G]):
         if not room.short:
             return True
         if not self.worker.rooms.in_state(RoomState.ENDING, RoomState.OFFLOADING):
-            self._preempt()  # else pages come back in a moment: it sits out one step
+            self._preempt()  # otherwise pages come back soon, and it sits out one step
         return False
 
     def _preempt(self) -> None:
-        """The room with the least to lose gives its pages to others; not in the middle of a step,
-        nor on its way back."""
+        """The room with the least to lose gives its pages to others, unless it is in a step or on
+        its way back."""
         least = max(self.worker.rooms.in_state(RoomState.RUNNING, RoomState.RESTORING), key=_turn)
         if least.state is RoomState.RESTORING or least.key in self.worker.batches.busy():
-            return  # whoever needs its pages sits out until that has ended
+            return  # the room that needs its pages sits out until that has ended
         if least.resumed:
             return  # it runs one step first
         if not self._comes_back(least):
@@ -129,16 +132,16 @@ class Preemption(Stage[G]):
             self._compute_again(least)
 
     def _comes_back(self, room: G) -> bool:
-        """Whether empty pools would hold its state, and the token after."""
+        """Whether empty pools would hold the room's state and its next token."""
         return self.worker.ledger.could_ever_fit(self.worker.span.live(room.position + 1))
 
     def _offload(self, room: G) -> bool:
-        """Order its state into the host store; False where that has no space."""
+        """Order the room's state into the host store. Returns False where that has no space."""
         if not self._host.take(room.key, room.position):
             return False
         self.worker.marks[Mark.OFFLOADED] += 1
         self.worker.see(room, Saw.PREEMPTED)
-        room.enters = False  # what it shares is another's when it comes back
+        room.enters = False  # it comes back into pages of its own, none of them cached
         self.worker.draft.offload.append(Offload(self._order_copy(room), room.key, room.position))
         return True
 
@@ -155,8 +158,8 @@ class Preemption(Stage[G]):
         return order
 
     def _copied(self, key: Key, order: int, vote: Vote, by_rank: Mapping[Rank, Ballot]) -> None:
-        """Every rank has stored its part of the room's state, or brought it back; or one could
-        not."""
+        """Every rank has stored its part of the room's state, or has brought it back; or one of
+        them could not."""
         room = self.worker.rooms[key]
         if room.state is RoomState.ENDING:
             return
@@ -176,9 +179,9 @@ class Preemption(Stage[G]):
             room.resumed = True
 
     def resume(self) -> None:
-        """Rooms that are away come back, in order, as far as their states fit. The first thing of a
-        turn."""
-        self._called_off.clear()  # whoever is called off must still be wanted in this turn
+        """Bring rooms back that are away, in order, as far as their state fits. This is the first
+        thing in a turn."""
+        self._called_off.clear()  # each turn decides anew who is called off
         away = self.worker.rooms.in_state(RoomState.OFFLOADED)
         for room in sorted(away, key=_turn) if away else ():
             want = self.worker.span.live(room.position + 1)
@@ -205,13 +208,12 @@ class Preemption(Stage[G]):
         return len(self.worker.rooms.in_state(*WITH_PAGES))
 
     def admissible(self, room: G) -> bool:
-        """Whether nothing but memory keeps a room that waits from being admitted: it follows
-        nobody."""
+        """Whether only memory keeps a waiting room out: it follows no other room."""
         return room.key not in self.worker.followers and self._admissible(room)
 
     def waiting(self) -> list[G]:
-        """Rooms that wait for memory: those that were overtaken often enough, then the more urgent,
-        then who came first."""
+        """Return the rooms that wait for memory: first those that were overtaken often enough, then
+        by urgency, then by age."""
         queued = self.worker.rooms.in_state(RoomState.QUEUED)
         if not queued:
             return []
@@ -219,26 +221,25 @@ class Preemption(Stage[G]):
         return sorted(found, key=lambda room: (room.overtaken < OVERTAKES, _turn(room)))
 
     def judge(self, room: G, want: Want, reuse: Reuse) -> Judgement:
-        """Whether there is room for it beside those that are away."""
+        """Decide whether there is room for a waiting room beside those that are away."""
         if self.active >= self.worker.settings.max_rooms:
             return Judgement.STOP
         return Judgement.ADMIT if self.may_enter(room, want, reuse) else Judgement.MAKE_WAY
 
     def may_enter(self, room: G, want: Want, reuse: Reuse = ()) -> bool:
-        """Whether a room may be admitted with so many pages, as far as rooms that are away are
-        concerned."""
+        """Whether rooms that are away leave space for a room with these pages to be admitted."""
         away = self.worker.rooms.in_state(*AWAY)
         return not away or (not self._waits_for_others(room) and self._fits_beside(want, reuse))
 
     def _waits_for_others(self, room: G) -> bool:
-        """Whether somebody who is away has been overtaken often enough."""
+        """Whether a room that is away was overtaken so often that this one must wait."""
         return any(
             other.overtaken >= (OVERTAKES if _turn(other) < _turn(room) else URGENT_OVERTAKES)
             for other in self._behind(room)
         )
 
     def entered(self, room: G) -> None:
-        """A room was admitted."""
+        """A room was admitted: count it for those that it has overtaken."""
         for other in self._behind(room):
             self.worker.marks[Mark.OVERTAKEN] += 1
             other.overtaken += 1
@@ -247,7 +248,7 @@ class Preemption(Stage[G]):
         room.overtaken = 0
 
     def _behind(self, room: G) -> list[G]:
-        """Rooms that are away and came first, or would come first."""
+        """Return the rooms that are away and are older than this one, or ahead of it in order."""
         came = room.ticket.came
         return [
             other
@@ -256,9 +257,12 @@ class Preemption(Stage[G]):
         ]
 
     def _yields(self, room: G) -> bool:
-        """Whether a room that is away leaves free pages to the next one that waits, which is more
-        urgent. Never to one that waits for somebody who is away: the two would wait for each
-        other."""
+        """Whether a room that is away leaves free pages to the next room that waits, because that
+        is more urgent.
+
+        It never does so for a room that waits for one that is away: the two would wait for each
+        other.
+        """
         first = next(iter(self.waiting()), None)
         if (
             first is None
@@ -269,12 +273,15 @@ class Preemption(Stage[G]):
         return not self._waits_for_others(first)
 
     def make_way(self, room: G, want: Want, reuse: Reuse) -> None:
-        """A room cannot be admitted with so many pages, those to be reused among them: as many less
-        urgent ones give way as it takes, if it can be admitted then."""
+        """A room cannot be admitted. If it could be once less urgent rooms gave way, as many of
+        them do as it takes.
+
+        want: the pages that it needs, those in `reuse` among them
+        """
         if self.worker.rooms.in_state(
             RoomState.ENDING, RoomState.OFFLOADING
         ) or self._waits_for_others(room):
-            return  # pages come back in a moment, or are not for this one
+            return  # pages come back soon, or are meant for other rooms
         running, busy = self.worker.rooms.in_state(RoomState.RUNNING), self.worker.batches.busy()
         less = sorted((r for r in running if r.ticket.priority > room.ticket.priority), key=_turn)
         less = [
@@ -290,7 +297,7 @@ class Preemption(Stage[G]):
                 return  # it would not help
             chosen.append(less.pop())
         if not self._host.fits(victim.position for victim in chosen):
-            return  # some of them alone would go for nothing
+            return  # if only some of them went, they would go for nothing
         if any(victim.key in busy for victim in chosen):
             self._called_off.update(victim.key for victim in chosen)
             return
@@ -300,8 +307,8 @@ class Preemption(Stage[G]):
             victim.preempted += 1
 
     def _fits_beside(self, want: Want, reuse: Reuse = ()) -> bool:
-        """Whether these pages are free, and one more for every running room in every group of
-        pages: else one that has just come would send another away at once."""
+        """Whether these pages are free, with one more for every running room in every group of
+        pages. Without those, a room that has just been admitted would soon send another away."""
         own = self._beside(beyond(want, reuse), self.worker.rooms.count(RoomState.RUNNING))
         return self.worker.ledger.fits(own, reuse=reuse)
 
@@ -313,5 +320,5 @@ class Preemption(Stage[G]):
 
 
 def _turn(room: GeneratingRoom) -> tuple[int, tuple[Stamp, Boot]]:
-    """Who comes first: the smaller."""
+    """Return a room's sort key in the order of return: the smallest comes first."""
     return room.ticket.priority, room.ticket.came

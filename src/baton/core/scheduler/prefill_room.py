@@ -1,5 +1,5 @@
-"""What a prefill leader keeps of one request: how far its prompt is computed, what its blocks sum
-to, what it borrows."""
+"""What a prefill leader keeps of one request: how far its prompt is computed, the sums of its
+blocks, and what it borrows."""
 
 from baton.core.agreement import Fetch
 from baton.core.handoff.birth_sums import RoomSums
@@ -14,13 +14,13 @@ class PrefillRoom(OpenRoom):
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
         self.ordered = 0  # positions in batches so far
-        self.done = 0  # of them computed on every rank
+        self.done = 0  # positions computed on every rank
         self.offers = 0
         self.admitted = False
         self.sums: RoomSums = {}  # of its whole blocks, as they were computed
         self.borrowed = 0  # positions whose state was fetched back from decode
-        self.answer_by: Micros | None = None  # while decode is asked what it has of the prompt
-        self.loan: Fetch | None = None  # while it is being read
+        self.answer_by: Micros | None = None  # set while decode is asked what it has of the prompt
+        self.loan: Fetch | None = None  # set while it is being read
         self.reads_since = now
 
     @property

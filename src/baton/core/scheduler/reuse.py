@@ -3,9 +3,9 @@ leaves to others.
 
     room gets pages ──find──▶ [cached | own] ──computed and sealed on every rank──▶ its complete pages enter, one after the other
 
-A hit ends at the last page border before the last token, so at least one token is computed, always
-in a page of the room's own. Only for models all of whose state is pages of the whole sequence
-(`StateTable.cacheable`); for others the cache is off.
+A hit ends at the last page border before the last token, so at least one token is always computed,
+in a page of the room's own. The cache works only for models whose state is entirely pages of the
+whole sequence (`StateTable.cacheable`); for others it is off.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from baton.core.statistics import CacheTally
 
 
 class Reuse:
-    """One worker's. Counts in tokens what was asked of the cache and what it had."""
+    """The cache use of one worker. Counts in tokens what was looked for and what was found."""
 
     def __init__(self, manifest: Manifest, ledger: Ledger, scrubber: Scrubber, *, on: bool) -> None:
         self.on = on and manifest.table.cacheable
@@ -37,17 +37,20 @@ class Reuse:
         )
 
     def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
-        """The longest cached beginning of a room's context that leaves so many tokens to compute,
-        up to the first page that was not verified in time: what is behind that is computed or
-        fetched, as if it were not there. (To verify it first would let the room wait for a worker
-        that does not even keep up with its own cache.)"""
+        """Return the longest cached beginning of a room's context that leaves at least `leaving`
+        tokens to compute.
+
+        It ends before the first page that was not verified in time. What follows is computed or
+        fetched as if it were not cached: to verify it first would make the room wait for a worker
+        that does not even keep up with its own cache.
+        """
         found = self._ledger.cache.find(self.chain(room, leaving=leaving))
         fresh = self._scrubber.fresh(found)
         room.overdue = len(fresh) < len(found)
         return fresh
 
     def chain(self, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
-        """Of the pages that `find` looks for; empty where nothing is cached."""
+        """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 
     def has(self, page: PageHash) -> bool:
@@ -55,8 +58,8 @@ class Reuse:
         return bool(self._ledger.cache.find((page,)))
 
     def begin(self, room: OpenRoom, chain: Sequence[CachedPage], marks: Marks) -> int:
-        """A room has got its pages, of which these are cached; how many of its positions are
-        computed already."""
+        """A room has got its pages, of which those in `chain` are cached. Returns the number of its
+        positions that are computed already."""
         room.hit, room.enters = len(chain) * self.page_tokens, self.on
         if self.on:
             self._queries += room.length
@@ -67,11 +70,11 @@ class Reuse:
         return room.hit
 
     def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
-        """So many positions are computed on every rank and their whole blocks are sealed: complete
-        pages go to the cache, with their sums if these are known.
+        """Put a room's complete pages in the cache, with their sums if these are known. `computed`
+        positions are computed on every rank, and their whole blocks are sealed.
 
-        Where it has another page with the same beginning, that one and all that follow stay the
-        room's own.
+        Where the cache has another page with the same beginning, the room's page and all that
+        follow stay its own.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -82,7 +85,7 @@ class Reuse:
             marks[Mark.COMPUTED_TWICE] += not room.enters
 
     def _hashes(self, room: OpenRoom, count: int) -> list[PageHash]:
-        """Of its first so many pages."""
+        """Return the hashes of the first `count` pages of a room."""
         found, size = room.hashes, self.page_tokens
         while len(found) < count:
             before = (
@@ -95,15 +98,15 @@ class Reuse:
         return found[:count]
 
     def borrowed(self, blocks: int) -> None:
-        """So many blocks were fetched back from a decode worker."""
+        """This many blocks were fetched back from a decode worker."""
         self._borrowed += blocks
 
     def lent(self, blocks: int) -> None:
-        """So many blocks were offered to a prefill worker."""
+        """This many blocks were offered to a prefill worker."""
         self._lent += blocks
 
     def tally(self) -> CacheTally:
-        """The numbers so far."""
+        """Return the figures so far."""
         return CacheTally(
             queries=self._queries,
             hits=self._hits,

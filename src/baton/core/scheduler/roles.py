@@ -1,8 +1,8 @@
-"""The roles of a worker: each is the set of stages that it performs.
+"""The roles of a worker. Each is a set of stages.
 
 prefill    compute, offer       a prompt's state is handed over to a decode worker
-decode     fetch, generate      it comes from a prefill worker
-unified    compute, generate    it stays where it is: the colocated baseline
+decode     fetch, generate      the state comes from a prefill worker
+unified    compute, generate    the state stays where it is: the colocated baseline
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import RoleRules, Worker
 
-# one of the stages decides who is admitted
+# the admission policy, which is one of the stages, and all stages
 Stages = tuple[AdmissionPolicy[Any], Sequence[Stage[Any]]]
 
 
 class RoleParts(msgspec.Struct, frozen=True):
-    """What a worker of one role is made of."""
+    """The parts of a worker of one role."""
 
     rules: RoleRules
     room: Callable[[Ticket, Micros], OpenRoom]
@@ -61,13 +61,13 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
 
 
 def decode(worker: Worker[DecodeRoom]) -> Stages:
-    """Fetch the state of prompts and generate."""
-    # what was fetched unverified must not spread
+    """Fetch the state of prompts and generate tokens."""
+    # state that was fetched unverified must not spread
     worker.reuse.on = worker.reuse.on and worker.manifest.seal
     partners, early = Partners(worker.manifest), EarlyOffers()
     lending = Lending(worker, partners, early)
     pairing = Pairing(worker, partners, lends=lending.way)
-    # nothing is lent, nor verified at rest, without sums
+    # state is lent, and verified at rest, only with its sums
     verification = Verification(worker, tell=worker.reuse.on)
     fetching = Fetching(worker, pairing, verification, early)
     preemption = Preemption(worker, admissible=fetching.admissible)
@@ -76,7 +76,7 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
 
 
 def unified(worker: Worker[UnifiedRoom]) -> Stages:
-    """Compute prompts and generate in the same pages."""
+    """Compute prompts and generate tokens in the same pages."""
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
     preemption = Preemption(worker, admissible=lambda room: True)
     generating = Generating(worker, preemption)

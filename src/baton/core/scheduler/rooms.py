@@ -1,5 +1,4 @@
-"""The open rooms of one worker, by key and by state: what is looked for in every turn is not looked
-for among all of them."""
+"""The open rooms of one worker, by key and by state, so that turns need not search all of them."""
 
 from collections.abc import ItemsView, Iterator, ValuesView
 from typing import Generic, TypeVar
@@ -11,7 +10,7 @@ R = TypeVar("R", bound=OpenRoom)
 
 
 class Rooms(Generic[R]):
-    """Rooms come by `add`, change their state by `move` and go by `drop`, and in no other way."""
+    """Holds the open rooms. `add`, `move` and `drop` are the only ways to change them."""
 
     def __init__(self) -> None:
         self._all: dict[Key, R] = {}
@@ -31,40 +30,40 @@ class Rooms(Generic[R]):
         return self._all[key]
 
     def get(self, key: Key) -> R | None:
-        """The room of that key, if it is open."""
+        """Return the room with this key; None if it is not open."""
         return self._all.get(key)
 
     def values(self) -> ValuesView[R]:
-        """All of them, in the order in which they came."""
+        """Return all rooms, in the order in which they came."""
         return self._all.values()
 
     def items(self) -> ItemsView[Key, R]:
-        """With their keys, in that order."""
+        """Return all rooms with their keys, in the order in which they came."""
         return self._all.items()
 
     def add(self, room: R) -> None:
-        """A new room."""
+        """Add a new room, and number it."""
         self._came += 1
         room.number = self._came
         self._all[room.key] = self._standing[room.state][room.key] = room
 
     def move(self, room: R, state: RoomState) -> None:
-        """A room goes from its state to another."""
+        """Move a room to another state."""
         del self._standing[room.state][room.key]
         room.state = state
         self._standing[state][room.key] = room
 
     def drop(self, room: R) -> None:
-        """A room is over."""
+        """Remove a room that is over."""
         del self._all[room.key], self._standing[room.state][room.key]
 
     def count(self, state: RoomState) -> int:
-        """How many are in a state."""
+        """Return the number of rooms in a state."""
         return len(self._standing[state])
 
     def in_state(self, *states: RoomState) -> list[R]:
-        """Rooms in one of these states, oldest request first; of epochs of one request the one that
-        came first."""
+        """Return the rooms in one of these states, oldest request first. Epochs of the same request
+        are in the order in which they came."""
         found: list[R] = []
         for state in states:
             if lot := self._standing[state]:  # seldom

@@ -1,4 +1,4 @@
-"""Which epoch of each room a worker has seen last, and whose room it is."""
+"""The last epoch of each room that a worker has seen, and the gateway that owns the room."""
 
 from baton.core.ids import Boot, Epoch, Key, Room
 
@@ -13,17 +13,17 @@ class SeenEpochs:
         return len(self._seen)
 
     def highest(self, room: Room) -> Epoch | None:
-        """The last epoch of a room; None where the room is not known."""
+        """Return the last epoch of a room; None if the room is not known."""
         seen = self._seen.get(room)
         return seen[0] if seen is not None else None
 
     def owner(self, room: Room) -> Boot | None:
-        """The gateway that opened the room; None where the room is not known."""
+        """Return the gateway that opened the room; None if the room is not known."""
         seen = self._seen.get(room)
         return seen[1] if seen is not None else None
 
     def passed(self, key: Key) -> bool:
-        """Whether this epoch has come before, or one after it has."""
+        """Whether this epoch, or a later one of its room, has come before."""
         highest = self.highest(key.room)
         return highest is not None and highest >= key.epoch
 

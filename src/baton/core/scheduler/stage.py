@@ -1,12 +1,12 @@
-"""A stage: one of the things that a worker does with rooms. The stages of a role together are what
-that role does (roles.py).
+"""A stage is one of the things that a worker does with rooms. The stages of a role together are
+what that role does (roles.py).
 
     ticket   refuse ──▶ opened ──▶ admitted ──▶ forgotten
     turn     schedule ──▶ the leader admits rooms ──▶ advance ──▶ add_rows ──▶ stepping
     report   report ──▶ stepped ──▶ rows_ended
 
-The leader asks its stages in the order in which the role names them. A stage overrides what
-concerns it.
+The leader asks its stages in the order in which the role names them. A stage overrides the methods
+that concern it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,31 +22,31 @@ from baton.core.scheduler.worker import Worker
 
 R = TypeVar("R", bound=OpenRoom)
 
-# by kind of message: takes the sender and the message
+# by type of message; a handler takes the sender and the message
 Handlers = Mapping[type[Any], Callable[[Boot, Any], None]]
 
 
 class Stage(Generic[R]):
-    """Does nothing: what a stage does not override does not concern it."""
+    """The base class. Its methods do nothing."""
 
     def __init__(self, worker: Worker[R]) -> None:
         self.worker = worker
 
     def handlers(self) -> Handlers:
-        """Messages that are this stage's to handle."""
+        """Return the handlers of the messages that this stage handles."""
         return {}
 
     # ---- a room ---------------------------------------------------------------------------------
 
     def refuse(self, ticket: Ticket) -> str:
-        """Why this worker cannot take its part of the ticket now; empty if it can."""
+        """Return why this worker cannot take its part of the ticket now; empty if it can."""
         return ""
 
     def opened(self, room: R) -> None:
-        """A room is open, and waits for memory."""
+        """A room is open and waits for memory."""
 
     def admitted(self, room: R, reuse: Sequence[CachedPage]) -> None:
-        """A room has its pages, the first of them cached already. reuse: those"""
+        """A room has its pages. reuse: the cached pages that it begins with"""
 
     def forgotten(self, room: R) -> None:
         """A room holds nothing any more."""
@@ -54,33 +54,33 @@ class Stage(Generic[R]):
     # ---- a turn ---------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Decide what comes before the admission of rooms that wait."""
+        """Decide what comes before the admission of waiting rooms."""
 
     def advance(self) -> None:
         """Decide what follows the admission."""
 
     def due(self) -> list[R]:
-        """Rooms that this stage has a row for in the next step, oldest request first."""
+        """Return the rooms with a row of this stage in the next step, oldest request first."""
         return []
 
     def add_rows(self, rooms: Sequence[R], tokens: int) -> int:
-        """Add rows of these rooms to the step, with at most so many prompt tokens. Returns the
-        tokens of the rows it adds."""
+        """Add rows of these rooms to the step, with at most `tokens` tokens of prompts. Returns the
+        number of tokens of the rows that it adds."""
         return 0
 
     def stepping(self, tokens: int) -> None:
-        """A step of so many tokens goes out with the plan of this turn."""
+        """A step of this many tokens goes out with the plan of this turn."""
 
     def stepped(self) -> None:
         """The oldest step under way has ended on every rank."""
 
     def rows_ended(self, batch: Sequence[tuple[R, RowOrder]], ranks: Outcomes) -> None:
-        """Rows have ended on every rank: take those that are this stage's."""
+        """Rows have ended on every rank: take those that belong to this stage."""
 
     # ---- what others say ------------------------------------------------------------------------
 
     def report(self, report: Report) -> None:
-        """A rank has reported: take whatever is not a batch, a vote or an ending."""
+        """A rank has reported: take everything but batches, votes and endings."""
 
     def gateway_up(self, boot: Boot) -> None:
         """A session with a gateway has begun."""
@@ -94,15 +94,15 @@ class Stage(Generic[R]):
     # ---- time -----------------------------------------------------------------------------------
 
     def timer(self) -> Micros | None:
-        """When `on_timer` has something to do next."""
+        """Return when `on_timer` has something to do next; None if it has nothing."""
         return None
 
     def on_timer(self) -> None:
         """A deadline may have passed."""
 
     def waits_for(self, room: R) -> Boot | None:
-        """The worker, this one or another, whose work the room's handoff waits for; None if it
-        waits for nobody's."""
+        """Return the worker, this one or another, whose work the room's handoff waits for; None if
+        it waits for none."""
         return None
 
     def unadmitted(self, room: R) -> bool:
@@ -112,18 +112,20 @@ class Stage(Generic[R]):
     # ---- views ----------------------------------------------------------------------------------
 
     def ahead_pages(self) -> Mapping[GroupName, int]:
-        """Pages that rooms for one decode worker may hold before it admits them."""
+        """Return the pages of each group that rooms may hold before their decode worker admits
+        them."""
         return {}
 
     def host_view(self) -> Mapping[str, int]:
-        """Host memory for the state of preempted rooms (LedgerView.host)."""
+        """Return the use of host memory for the state of preempted rooms (LedgerView.host)."""
         return {}
 
     def kept(self) -> Mapping[str, Collection[Any]]:
-        """Tables that hold something of rooms that have ended, or should have: empty at rest."""
+        """Return, by name, the tables that hold something only while rooms are open: they are empty
+        at rest."""
         return {}
 
 
 def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn | None:
-    """The token of a row, from the one rank that samples; None where the row draws none."""
+    """Return the token of a row, from the one rank that samples; None if it draws none."""
     return next((drawn for rows in ranks if (drawn := rows[row].drawn) is not None), None)

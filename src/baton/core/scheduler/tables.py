@@ -1,4 +1,4 @@
-"""What can happen to a room, role by role. A pair of state and event that a role's table lacks is a
+"""What can happen to a room in each role. A pair of state and event that a role's table lacks is a
 bug of ours."""
 
 from baton.core.scheduler.room import RoomState, Saw, Table

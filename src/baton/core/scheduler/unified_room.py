@@ -6,9 +6,9 @@ from baton.core.scheduler.generating_room import GeneratingRoom
 
 
 class UnifiedRoom(GeneratingRoom):
-    """A request whose prompt is computed and continued in the same pages."""
+    """A request whose prompt is computed here and whose tokens are generated in the same pages."""
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
         self.ordered = 0  # prompt positions in batches so far
-        self.done = 0  # of them computed on every rank
+        self.done = 0  # prompt positions computed on every rank

@@ -1,4 +1,4 @@
-"""Has blocks fetched and verified, and acts on what the ranks say of them.
+"""Has blocks fetched and verified, and acts on what the ranks report.
 
 fetch order ──▶ every rank reads, verifies, votes ──▶ arrived on all
                                                  ├──▶ failed on one: the epoch ends
@@ -18,10 +18,10 @@ from baton.core.scheduler.worker import Worker
 
 
 class Verification(Stage[DecodeRoom]):
-    """The fetches of one decode worker, from the order to the verdict on what differed."""
+    """The fetch orders of one decode worker, from the order to the verdict on differing blocks."""
 
     def __init__(self, worker: Worker[DecodeRoom], *, tell: bool) -> None:
-        """tell: whether it is to be known what each block sums to"""
+        """tell: whether ranks are to report the sum of each block"""
         super().__init__(worker)
         self.tell = tell
 
@@ -37,8 +37,11 @@ class Verification(Stage[DecodeRoom]):
         follows: int | None = None,
         only: tuple[Suspect, ...] = (),
     ) -> None:
-        """Have blocks read and verified on every rank; `follows` and `only`: again, of an earlier
-        order what differed."""
+        """Have blocks read and verified on every rank.
+
+        follows: the earlier order of which blocks are read again; None for a first read
+        only: the blocks of that order that differed
+        """
         worker = self.worker
         fetch = Fetch(
             order=worker.new_order(),
@@ -78,7 +81,7 @@ class Verification(Stage[DecodeRoom]):
         self._doubt(room, fetch, [b for b in by_rank.values() if b.vote is vote])
 
     def _doubt(self, room: DecodeRoom, fetch: Fetch, ballots: list[Ballot]) -> None:
-        """Ask prefill about blocks that keep differing, once; any other failure ends the epoch."""
+        """Ask prefill once about blocks that differ every time. Another failure ends the epoch."""
         suspects = {(s.leg, s.group, s.blocks): s for b in ballots for s in b.suspects}
         if not suspects or fetch.follows is not None:
             self.worker.fail(
@@ -92,7 +95,7 @@ class Verification(Stage[DecodeRoom]):
         room.doubts[fetch.order] = {s: False for _, s in sorted(suspects.items())}
         for s in room.doubts[fetch.order]:
             self.worker.send(room.ticket.prefill, Doubt(room.key, s.leg, s.group, s.blocks))
-        # The order stays open until the answers: nothing is committed meanwhile.
+        # The order stays open until prefill answers: nothing is committed meanwhile.
         room.open_orders[fetch.order] = fetch
 
     def on_verdict(self, sender: Boot, verdict: Verdict) -> None:

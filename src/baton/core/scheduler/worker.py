@@ -3,7 +3,7 @@ turn.
 
     stage ──fail, end──▶ drop in the plan ──▶ every rank is quiet ──▶ forgotten: pages return, `Ended` goes to its gateway
 
-An end has this one path, whoever ends the room and why.
+A room always ends by this path, whoever ends it and for whatever reason.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ R = TypeVar("R", bound=OpenRoom)
 
 
 class RoleRules(msgspec.Struct, frozen=True):
-    """What the stages of a role mean for its rooms and their memory."""
+    """What a role means for its rooms and their memory."""
 
     table: Table
-    computes: bool  # prompts; else their state is fetched from a worker that does
-    generates: bool  # the tokens behind a prompt, so a room needs a page for the first of them
+    computes: bool  # prompts; otherwise their state is fetched from a worker that computes them
+    generates: bool  # tokens after a prompt, so a room needs a page for the first of them
     bringing: tuple[RoomState, ...]  # states of rooms whose pages are not in the prefix cache yet
 
 
@@ -76,7 +76,7 @@ class Worker(Generic[R]):
         self.followers = Followers(self.reuse)
         self.rooms: Rooms[R] = Rooms()
         self.epochs = SeenEpochs()
-        self.gateways: set[Boot] = set()  # with which there is a session
+        self.gateways: set[Boot] = set()  # gateways with a session
         self.agreement = Agreement(len(manifest.ranks))
         self.orders = OpenOrders()
         self.batches: Batches[R] = Batches(ranks=len(manifest.ranks), stages=manifest.pp)
@@ -87,7 +87,7 @@ class Worker(Generic[R]):
         self.marks: Marks = Marks()
         self.failures: Counter[FailCode] = Counter()
         self.spent: dict[RoomState, Durations] = {}
-        self.on_forget: list[Callable[[R], None]] = []  # of stages: a room holds nothing any more
+        self.on_forget: list[Callable[[R], None]] = []  # called when a room holds nothing any more
         self._last_order = 0
 
     # ---- who takes part in what (session/senders.py) --------------------------------------------
@@ -105,11 +105,11 @@ class Worker(Generic[R]):
     # ---- this turn ------------------------------------------------------------------------------
 
     def send(self, to: Boot, message: AnyMessage) -> None:
-        """Say something to another process, with the other effects of this turn."""
+        """Send a message to another process, with the other effects of this turn."""
         self.effects.append(Send(to, message))
 
     def new_order(self) -> int:
-        """A number for the next order that ranks answer."""
+        """Return a number for the next order that ranks answer."""
         self._last_order += 1
         return self._last_order
 
@@ -125,11 +125,11 @@ class Worker(Generic[R]):
     # ---- rooms ----------------------------------------------------------------------------------
 
     def find(self, key: Key) -> R | None:
-        """The open room of that very epoch."""
+        """Return the open room of exactly this epoch; None if there is none."""
         return self.rooms.get(key)
 
     def see(self, room: R, saw: Saw) -> None:
-        """Move a room along its table. A pair that the table lacks is our bug."""
+        """Move a room along its table. A state and event that it lacks is a bug of ours."""
         before, after = room.state, self.role.table[room.state, saw]
         if after is not before:
             self.rooms.move(room, after)
@@ -137,18 +137,18 @@ class Worker(Generic[R]):
             room.since = self.now
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
-        """End a room badly and say why to its gateway, which aborts the other side."""
+        """End a room because of a failure. Its gateway is told why and aborts the other side."""
         self.failures[code] += 1
         self.send(room.ticket.gateway, Failed(room.key, code, detail, retry))
         self.end(room)
 
     def end(self, room: R) -> None:
-        """End a room. What it holds comes back when nothing touches it any more."""
+        """End a room. Its memory comes back when nothing touches it any more."""
         self.leave(room, Saw.END)
 
     def leave(self, room: R, saw: Saw) -> None:
-        """Leave by an edge of the table: drop the room in this turn's plan, or forget it at once if
-        it holds nothing."""
+        """Take an edge of the table that ends a room: drop it in this turn's plan, or forget it at
+        once if it holds nothing."""
         before = room.state
         self.see(room, saw)
         if room.state is RoomState.ENDED:
@@ -157,7 +157,7 @@ class Worker(Generic[R]):
             self.draft.drop.append(room.key)
 
     def forget(self, room: R) -> None:
-        """Nothing touches the room's memory any more."""
+        """Forget a room. Nothing touches its memory any more."""
         for tell in self.on_forget:
             tell(room)
         self.orders.forget(room.key, self.agreement)
@@ -167,8 +167,8 @@ class Worker(Generic[R]):
         self.send(room.ticket.gateway, Ended(room.key))
 
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
-        """Pages of each group that a room of so many positions begins with; where prompts are
-        computed, enough for any chunk."""
+        """Return the pages of each group that a room with this many positions begins with. Where
+        prompts are computed, they are enough for any chunk."""
         if self.role.computes:
             return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
         return self.span.live(tokens)
@@ -176,7 +176,7 @@ class Worker(Generic[R]):
     # ---- damage at rest -------------------------------------------------------------------------
 
     def scrub(self) -> None:
-        """Have cached pages hashed whose time has come."""
+        """Order the ranks to hash the cached pages that are due."""
         if due := self.scrubber.due(busy=bool(self.rooms)):
             self.inspect(due, partial(self._scrubbed, self.now))
 
@@ -188,13 +188,13 @@ class Worker(Generic[R]):
     def inspect(
         self, entries: Sequence[CachedPage], done: Callable[[list[CachedPage]], None]
     ) -> None:
-        """Have cached pages hashed where they lie; `done` is called with those whose bytes have
-        changed."""
+        """Order the ranks to hash cached pages in place. `done` is called with those whose bytes
+        have changed."""
         self.draft.inspect.append(self.inspections.inspect(self.new_order(), entries, done))
 
     def condemn(self, damaged: Iterable[CachedPage]) -> None:
-        """Take damaged pages out of the cache, with all that was computed above them, and end the
-        rooms that hold any of it: their state may have been computed from it, or copied."""
+        """Take damaged pages out of the cache, with all that was computed above them. Rooms that
+        hold any of these pages end: their state may have been computed from them, or copied."""
         for entry in damaged:
             hit = self.ledger.condemn_cached(entry)
             copied = {room.key for room in self.rooms.values() if entry in room.copied}
@@ -204,7 +204,7 @@ class Worker(Generic[R]):
             )
 
     def end_all(self, keys: Collection[Key], why: str) -> None:
-        """End rooms whose state may be damaged; their gateways begin them anew."""
+        """End rooms whose state may be damaged. Their gateways begin them anew."""
         for room in [
             r for r in self.rooms.values() if r.key in keys and r.state is not RoomState.ENDING
         ]:

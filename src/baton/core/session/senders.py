@@ -1,15 +1,15 @@
-"""Who may say what: for every kind of message the party whose statement it is. What anybody else
-says of it changes nothing.
+"""Who may send what: for every type of message, the party that may make this statement. The same
+message from anybody else changes nothing.
 
     about an epoch      whom its ticket names: its gateway, its prefill worker, its decode worker
     about a room        the gateway that opened it
     about a worker      that worker, whose boot the message or its manifest names
     an order            any gateway
 
-A session tells who speaks, and keeps out what is repeated below it; this table says whether it is
-that process's to say. Where an epoch is not open, nobody's ticket is known, and a message about it
-can do no more than be answered: `Stale`, or `Verdict`. What names nobody is its sender's own by
-that: Paired, Unpaired, and the answers HelloBack and Refused.
+A session identifies the sender and keeps out repeated messages; this table says whether that sender
+may send the message. If an epoch is not open, no ticket names its parties, and a message about it
+can only be answered: `Stale`, or `Verdict`. Messages that name nobody (Paired, Unpaired, and the
+answers HelloBack and Refused) are about their sender, so anybody may send them.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,22 +49,22 @@ from baton.core.messages import (
 
 
 class Knows(Protocol):
-    """What a process knows of who takes part in what."""
+    """What a process knows about the parties of epochs and rooms."""
 
     def ticket_of(self, key: Key) -> Ticket | None:
-        """Of an epoch that is open here."""
+        """Return the ticket of an epoch that is open here; None if it is not."""
         ...
 
     def owner_of(self, room: Room) -> Boot | None:
-        """The gateway of a room that is known here."""
+        """Return the gateway of a room that is known here; None if it is not."""
         ...
 
     def is_gateway(self, boot: Boot) -> bool:
-        """Whether a session with that boot is one with a gateway."""
+        """Whether the process with that boot is a gateway that is connected."""
         ...
 
 
-Rule = Callable[[Boot, Any, Knows], bool]  # sender, message
+Rule = Callable[[Boot, Any, Knows], bool]  # arguments: sender, message, what is known here
 
 
 def _from_gateway(sender: Boot, message: Any, knows: Knows) -> bool:
@@ -121,6 +121,6 @@ RULES: Mapping[type[Any], Rule] = {
 
 
 def may_say(sender: Boot, message: Said, knows: Knows) -> bool:
-    """Whether a message is its sender's to say."""
+    """Whether a message may come from its sender."""
     rule = RULES.get(type(message))
     return rule is None or rule(sender, message, knows)

@@ -8,11 +8,14 @@ reorder frames.
         ╎   Data and Beat both ways, until Bye, silence, overflow, or an answer from another boot
     PeerLost                                    PeerLost
 
-Invariants: one session per pair of boots at a time; the next one between them has a higher number,
-and the lower one's PeerLost comes before it; a frame counts only in the session whose number and
-boots it names, and whoever speaks in another is told so (`WrongBoot`, which is never answered);
-time in which this process was not turned is nobody's silence. Sans-IO: `turned`, `receive`,
-`to_send`, `timer`, `on_timer`, `events`.
+Invariants:
+- A pair of boots has one session at a time. The next one has a higher number, and the PeerLost of
+  the earlier one comes before it.
+- A frame counts only in the session whose number and boots it names. The sender of any other frame
+  is told so (`WrongBoot`, which is never answered).
+- Time in which this process did not run does not count as silence of a peer.
+
+Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
 """
 
 import msgspec
@@ -52,8 +55,8 @@ class PeerUp(msgspec.Struct, frozen=True):
 
 
 class WrongPeer(msgspec.Struct, frozen=True):
-    """Whoever is at the other end of a link is not whom we expect, or speaks another protocol. Said
-    once per reason."""
+    """The process at the other end of a link is not the one that we expect, or speaks another
+    protocol. Reported once per reason."""
 
     link: Link
     why: str
@@ -63,22 +66,22 @@ SessionEvent = PeerUp | MessageReceived | PeerLost | WrongPeer
 
 
 class Session(msgspec.Struct):
-    """A session that both sides have."""
+    """A session that both sides know."""
 
     peer: Boot
     number: int
-    link: Link  # where we speak
+    link: Link  # on which we send
     stream: Stream
-    due: Micros | None = None  # what its timer said, while nothing has stirred it
+    due: Micros | None = None  # its timer; None if something has happened since it was asked
 
     def look(self) -> Micros:
-        """When its stream wants to be called."""
+        """Return when its stream wants to be called, and remember that."""
         self.due = self.stream.timer()
         return self.due
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """A session that the dialling side may not know of yet: nothing is said in it, and it ends
+    """A session that the dialling side may not know of yet. Nothing is sent in it, and it ends
     without an event."""
 
     number: int
@@ -86,39 +89,39 @@ class Promised(msgspec.Struct, frozen=True):
 
 
 class Dialled(msgspec.Struct):
-    """A link of ours that wants a session."""
+    """A link of ours on which a session is wanted."""
 
     expect: Boot | None
     next_at: Micros
     wait: Micros
-    boot: Boot | None  # whom we expect, else who answered last
-    told: str = ""  # why it was wrong
+    boot: Boot | None  # the peer that we expect, otherwise the one that answered last
+    told: str = ""  # why the peer was wrong, as last reported
 
 
 class Sessions:
-    """All sessions of one process."""
+    """The sessions of one process."""
 
     def __init__(self, boot: Boot, limits: SessionLimits) -> None:
         self.boot, self.limits = boot, limits
         self._sessions: dict[Boot, Session] = {}
         self._promised: dict[Boot, Promised] = {}
-        self._numbers: dict[Boot, int] = {}  # highest session number known, per peer
+        self._numbers: dict[Boot, int] = {}  # the highest session number known, by peer
         self._dialled: dict[Link, Dialled] = {}
         self._out: list[tuple[Link, AnyFrame]] = []
         self._events: list[SessionEvent] = []
-        # since they were last asked what they have to say; some may have ended since
+        # sessions that may have frames to send since `to_send`; some may have ended meanwhile
         self._stirred: set[Boot] = set()
         self._turned_at = Micros(0)
 
     # ---- verbs ----------------------------------------------------------------------------------
 
     def dial(self, link: Link, expect: Boot | None, now: Micros) -> None:
-        """Open a session on a link of ours, and again whenever it ends."""
+        """Open a session on a link of ours, and open another whenever it ends."""
         self._dialled[link] = Dialled(expect, now, self.limits.redial_first, expect)
         self._knock(link, self._dialled[link], now)
 
     def hang_up(self, link: Link) -> None:
-        """Stop opening sessions on a link; one that lives on it ends without an event."""
+        """Stop opening sessions on a link. A session on it ends without an event."""
         dialled = self._dialled.pop(link, None)
         session = (
             self._sessions.get(dialled.boot)
@@ -130,17 +133,17 @@ class Sessions:
             self._out.append((link, Bye(self.boot, session.peer, session.number, "hung up")))
 
     def number(self, boot: Boot) -> int | None:
-        """The number of the session with that boot; None without one."""
+        """Return the number of the session with that boot; None if there is none."""
         session = self._sessions.get(boot)
         return session.number if session is not None else None
 
     def unacknowledged(self, boot: Boot) -> int:
-        """Messages that boot has not acknowledged yet; 0 without a session."""
+        """Return the number of messages that a boot has not acknowledged; 0 without a session."""
         session = self._sessions.get(boot)
         return session.stream.unacknowledged if session is not None else 0
 
     def send(self, boot: Boot, message: Said, now: Micros) -> bool:
-        """Queue a message; False without a session. A full buffer ends the session."""
+        """Queue a message. Returns False if there is no session. A full buffer ends the session."""
         session = self._sessions.get(boot)
         if session is None:
             return False
@@ -151,14 +154,14 @@ class Sessions:
         return True
 
     def close(self, boot: Boot, why: str, now: Micros) -> None:
-        """End one session, if there is one, and say so. A link that was dialled for it opens the
-        next."""
+        """End the session with a boot, if there is one, and tell it why. A link that was dialled
+        for it opens the next one."""
         session = self._sessions.get(boot)
         if session is not None:
             self._lose(session, why, now, bye=True)
 
     def close_all(self, why: str, now: Micros) -> None:
-        """End everything and say so."""
+        """End all sessions, and tell the peers why."""
         for session in list(self._sessions.values()):
             self._lose(session, why, now, bye=True)
         self._dialled.clear()
@@ -166,11 +169,11 @@ class Sessions:
 
     @property
     def may_send(self) -> bool:
-        """Whether something has happened since `to_send` was asked: it may have frames."""
+        """Whether something has happened since `to_send`, so that there may be frames."""
         return bool(self._stirred or self._out)
 
     def to_send(self, now: Micros) -> list[tuple[Link, AnyFrame]]:
-        """Frames that are due, in order."""
+        """Return the frames that are due, in order."""
         out, self._out = self._out, []
         stirred, self._stirred = self._stirred, set()
         for boot in stirred if len(stirred) == 1 else [b for b in self._sessions if b in stirred]:
@@ -183,14 +186,14 @@ class Sessions:
         return out
 
     def events(self) -> list[SessionEvent]:
-        """What has happened since the last call, in order."""
+        """Return what has happened since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     def timer(self) -> Micros | None:
-        """When `on_timer` wants to be called."""
+        """Return when `on_timer` wants to be called; None if not at all."""
         soonest: Micros | None = None
-        for session in self._sessions.values():  # in every turn: no lists
+        for session in self._sessions.values():  # runs in every turn, so it builds no lists
             due = session.due if session.due is not None else session.look()
             if soonest is None or due < soonest:
                 soonest = due
@@ -205,7 +208,7 @@ class Sessions:
         return soonest
 
     def on_timer(self, now: Micros) -> None:
-        """Time has passed."""
+        """Handle what is due: old promises, silent sessions, streams, links to dial again."""
         for boot in [b for b, p in self._promised.items() if now >= p.until]:
             del self._promised[boot]
         for session in [s for s in self._sessions.values() if s.due is None or now >= s.due]:
@@ -219,8 +222,8 @@ class Sessions:
                 self._knock(link, dialled, now)
 
     def turned(self, now: Micros) -> None:
-        """This process looks at its links again. If it did not for more than a beat, it stood
-        still, and could hear nobody."""
+        """This process looks at its links again. If it has not done so for more than a beat, it
+        stood still and could hear nobody."""
         stood_still, self._turned_at = now - self._turned_at - self.limits.beat, now
         if stood_still > 0:
             for session in self._sessions.values():
@@ -228,7 +231,7 @@ class Sessions:
                 session.due = None
 
     def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
-        """A frame came in."""
+        """Handle a frame that came in."""
         match frame:
             case Data() | Beat():
                 self._on_traffic(link, frame, now)
@@ -264,8 +267,8 @@ class Sessions:
             self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
 
     def _number_for(self, frame: Open, now: Micros) -> int | None:
-        """The session that an Open asks for: the one there is, if the Open was said without knowing
-        of it; else the next."""
+        """Return the number of the session that an Open asks for: the present one, if its sender
+        did not know of that; otherwise the next one. None if there are too many sessions."""
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if session is not None:
             if frame.session < session.number:
@@ -274,7 +277,7 @@ class Sessions:
         elif promised is not None and frame.session < promised.number:
             return promised.number
         elif promised is None and len(self._sessions) + len(self._promised) >= self.limits.sessions:
-            return None  # it knocks again
+            return None  # it will try again
         number = max(self._numbers.get(frame.src, 0), frame.session) + 1
         self._promised[frame.src] = Promised(number, Micros(now + self.limits.silence))
         self._remember(frame.src, number)
@@ -289,18 +292,17 @@ class Sessions:
             return
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if dialled.boot != frame.src and dialled.boot in self._sessions:
-            # from a boot that was here before; were it the next one, what we say would be answered
-            # WrongBoot
+            # It comes from an earlier boot. A later one would answer our frames with WrongBoot.
             return
         if dialled.expect not in (None, frame.src):
             return
         if session is not None and frame.session <= session.number:
-            # repeated, or a second link to the same boot: one session serves both
+            # It is repeated, or this is a second link to the same boot: one session serves both.
             dialled.boot = frame.src
             return
         both_knocked = promised is not None and promised.number == frame.session
         if frame.session <= self._numbers.get(frame.src, 0) and not both_knocked:
-            return  # of a session that has ended
+            return  # it belongs to a session that has ended
         if session is not None:
             self._lose(session, "the next session was opened", now, bye=False)
         dialled.boot, dialled.wait, dialled.told = frame.src, self.limits.redial_first, ""
@@ -359,8 +361,7 @@ class Sessions:
             self._events.append(WrongPeer(link, why))
 
     def _stir(self, session: Session) -> None:
-        """Something happens to its stream: it may have something to say, and its timer may be
-        another."""
+        """Something happens to a session's stream: frames may be due, and its timer may change."""
         session.due = None
         self._stirred.add(session.peer)
 
@@ -381,7 +382,7 @@ class Sessions:
             self._out.append((link, WrongBoot(self.boot, frame.src, frame.dst, frame.session)))
             return
         if session.link != link and session.link not in self._dialled:
-            session.link = link  # it reconnected: what was under way to the old link is lost
+            session.link = link  # it reconnected: frames under way on the old link are lost
             session.stream.say_again()
         self._stir(session)
         messages = session.stream.hear(frame, now)
@@ -394,8 +395,8 @@ class Sessions:
             self._events.append(MessageReceived(session.peer, message))
 
     def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
-        """The session that a frame counts in; a promised one begins here. A higher number than ours
-        ends ours."""
+        """Return the session in which a frame counts; None if there is none. A promised session
+        begins here. A higher number than ours ends our session."""
         if frame.dst != self.boot:
             return None
         promised = self._promised.get(frame.src)

@@ -1,5 +1,5 @@
-"""One side of one session: numbers what we say, puts what we hear in order, says again what was
-lost.
+"""One side of one session: numbers what we send, puts what we receive in order, and sends again
+what was lost.
 
 Nearly every message travels alone and arrives in order. The three places that say so below serve
 that case first: a message costs 1.4 us with them and 4.5 us without, and a gateway spends 15 us on
@@ -10,7 +10,7 @@ a token.
     heard messages   got ... held ... held                       delivered; kept until the gap before them is filled
 
 Invariants: a message is delivered once and in order; at most `window` messages are on the wire
-unacknowledged, which is also as far ahead as the other side keeps them; whatever was heard is
+unacknowledged, and the other side keeps messages at most that far ahead; every message received is
 acknowledged within `ack_delay`.
 """
 
@@ -23,24 +23,24 @@ from baton.core.ids import Boot, Micros
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """Times in microseconds, counts in messages."""
+    """The limits of sessions. Times are in microseconds, counts in messages."""
 
-    silence: Micros = Micros(3_000_000)  # without a frame for so long the peer is lost
-    beat: Micros = Micros(500_000)  # at least one frame in so long
-    ack_delay: Micros = Micros(10_000)  # an unanswered message is acknowledged after so long
-    ack_every: int = 64  # and at once when so many are unacknowledged
-    # an unacknowledged message is sent again after so long, then after twice that
+    silence: Micros = Micros(3_000_000)  # the peer is lost after this long without a frame
+    beat: Micros = Micros(500_000)  # at least one frame is sent in this time
+    ack_delay: Micros = Micros(10_000)  # a message is acknowledged after this time at the latest
+    ack_every: int = 64  # this many messages are acknowledged without delay
+    # an unacknowledged message is sent again after this time, then after twice the time
     resend_first: Micros = Micros(200_000)
     resend_most: Micros = Micros(800_000)
     redial_first: Micros = Micros(20_000)
     redial_most: Micros = Micros(1_000_000)
     window: int = 4096  # on the wire and unacknowledged; equal on both sides
     pack: int = 1024  # small messages in one frame
-    burst: int = 64  # sent again beyond the last acknowledged one
-    # unacknowledged messages, a second of a thousand streams; one more ends the session
+    burst: int = 64  # at most as many are sent again after the last acknowledged one
+    # unacknowledged messages: a second of a thousand streams; one more ends the session
     buffer: int = 65_536
     sessions: int = 1024  # open at a time
-    remembered: int = 8192  # boots whose last session number is known
+    remembered: int = 8192  # boots whose last session number is remembered
 
 
 class Stream:
@@ -51,25 +51,25 @@ class Stream:
     ) -> None:
         self._us, self._peer, self._session, self._limits = us, peer, session, limits
         self._heard_at, self._said_at = now, now
-        # What we say.
+        # What we send.
         self._kept: dict[int, Said] = {}
         self._acked = self._wired = self._sent = 0
-        self._again, self._again_to = 1, 0  # numbers to say once more, both included
-        self._filled = 0  # highest number said again because the other side missed it
+        self._again, self._again_to = 1, 0  # numbers to send again, both included
+        self._filled = 0  # the highest number sent again because the other side missed it
         self._wait = limits.resend_first
         self._resend_at: Micros | None = None
-        # What we hear.
+        # What we receive.
         self._got = 0
         self._held: dict[int, Said] = {}
-        self._owed = 0  # messages heard since we last said what we have
+        self._owed = 0  # messages received since our last acknowledgement
         self._ack_at: Micros | None = None
         self._beat_now = False
-        self._gap_told_at = -1  # value of `got` at which the last gap was told
+        self._gap_told_at = -1  # the value of `got` when the last gap was reported
 
     # ---- saying ---------------------------------------------------------------------------------
 
     def say(self, message: Said) -> bool:
-        """Keep a message until it is acknowledged; False if the buffer is full."""
+        """Keep a message until it is acknowledged. Returns False if the buffer is full."""
         if len(self._kept) >= self._limits.buffer:
             return False
         self._sent += 1
@@ -78,11 +78,11 @@ class Stream:
 
     @property
     def unacknowledged(self) -> int:
-        """Messages kept until the other side has them."""
+        """The number of messages that the other side has not acknowledged."""
         return len(self._kept)
 
     def to_send(self, now: Micros) -> list[Data | Beat]:
-        """Frames that are due, in order."""
+        """Return the frames that are due, in order."""
         if (
             self._wired == self._sent
             and self._again > self._again_to
@@ -135,7 +135,8 @@ class Stream:
         return numbers
 
     def _packed(self, numbers: list[int]) -> list[tuple[int, tuple[Said, ...]]]:
-        """Frames by their first number: small messages that follow each other travel together."""
+        """Return the messages of each frame, with its first number. Small messages that follow each
+        other share a frame."""
         frames: list[tuple[int, list[Said]]] = []
         first, lot, open_ = 0, list[Said](), False
         for number in numbers:
@@ -149,18 +150,18 @@ class Stream:
         return [(first, tuple(lot)) for first, lot in frames]
 
     def say_again(self) -> None:
-        """Nothing unacknowledged on the wire is believed to arrive any more."""
+        """Send everything on the wire again that is not acknowledged: it is believed to be lost."""
         self._again, self._again_to = self._acked + 1, self._wired
 
     def beat(self) -> None:
-        """Say at once that we are here."""
+        """Send a beat at once."""
         self._beat_now = True
 
     # ---- hearing --------------------------------------------------------------------------------
 
     def hear(self, frame: Data | Beat, now: Micros) -> tuple[Said, ...] | None:
-        """A frame came in: the messages it completes, in order; None if it acknowledges what was
-        never sent."""
+        """Take a frame. Returns the messages that are complete by it, in order; None if it
+        acknowledges a message that was never sent."""
         if frame.ack > self._wired:
             return None
         self._heard_at = now
@@ -179,8 +180,8 @@ class Stream:
         self._resend_at = Micros(now + self._wait) if ack < self._wired else None
 
     def _fill(self, beat: Beat) -> None:
-        """Say again what the other side misses; each message once for this reason, as it may only
-        have been overtaken."""
+        """Send again what the other side misses. For this reason each message is sent only once
+        more, as it may merely have been overtaken."""
         first, last = max(beat.ack, self._filled) + 1, min(beat.held - 1, self._wired)
         if first <= last and self._again > self._again_to:
             self._again, self._again_to, self._filled = first, last, last
@@ -203,7 +204,7 @@ class Stream:
         return whole
 
     def _complete(self) -> Iterator[Said]:
-        """What was held back and has nothing missing before it now."""
+        """Yield the messages that were held back and now have no gap before them."""
         while (message := self._held.pop(self._got + 1, None)) is not None:
             self._got += 1
             yield message
@@ -211,15 +212,15 @@ class Stream:
     # ---- time -----------------------------------------------------------------------------------
 
     def was_deaf(self, micros: int) -> None:
-        """For so long nothing could be heard: it is not the other side's silence."""
+        """Nothing could be received for this long; that is not the other side's silence."""
         self._heard_at = Micros(self._heard_at + micros)
 
     def silent(self, now: Micros) -> bool:
-        """Whether nothing was heard for too long."""
+        """Whether nothing was received for too long."""
         return now >= self._heard_at + self._limits.silence
 
     def timer(self) -> Micros:
-        """When `on_timer` wants to be called."""
+        """Return when `on_timer` wants to be called."""
         soonest, beat = self._heard_at + self._limits.silence, self._said_at + self._limits.beat
         if beat < soonest:
             soonest = beat
@@ -228,7 +229,7 @@ class Stream:
         return Micros(soonest) if self._ack_at is None or self._ack_at > soonest else self._ack_at
 
     def on_timer(self, now: Micros) -> None:
-        """Time has passed: what is due will be in `to_send`."""
+        """Time has passed: `to_send` will return what is due."""
         if self._resend_at is not None and now >= self._resend_at:
             self.say_again()
             self._wait = Micros(min(2 * self._wait, self._limits.resend_most))

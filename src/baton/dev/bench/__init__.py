@@ -1,1 +1,1 @@
-"""Benchmarks: whole services of real processes, measured from outside and from their logs."""
+"""Benchmarks: whole services of real processes, measured from outside and by their logs."""

@@ -25,7 +25,7 @@ MAX_TOKENS = 32
 
 
 def measure(service: Service, length: int, concurrency: int, *, repeats: int) -> dict[str, float]:
-    """TTFT and the times between tokens, milliseconds, of random prompts."""
+    """Return TTFT and the times between tokens, in milliseconds, for random prompts."""
     rng = random.Random(length)
     prompts = [
         [rng.randrange(100, 20_000) for _ in range(length)] for _ in range(repeats * concurrency)
@@ -58,7 +58,7 @@ def main(
         flags = [model, "--role", layout, "--fabric", fabric, "--log-level", "debug"]
         for length in track(LENGTHS, description=f"{layout}", console=Console(stderr=True)):
             with serving(*flags) as service:
-                # whatever is made lazily is made now
+                # so that whatever is made lazily is made now
                 service.stream(list(range(100, 164)), max_tokens=4)
                 service.lines.clear()
                 rows.append(

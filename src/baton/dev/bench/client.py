@@ -1,7 +1,8 @@
-"""One streamed request to an OpenAI-compatible service, and when each part of the answer came.
+"""One streamed request to an OpenAI-compatible service, and the times at which the parts of its
+answer came.
 
-An answer is a success when the service said `[DONE]` and at least one token came; everything else
-is a failure of a kind that says what happened, never a short success.
+An answer is a success if the service sent `[DONE]` and at least one token. Everything else is a
+failure of a kind that says what happened, never a short success.
 """
 
 import time
@@ -16,10 +17,10 @@ REFUSALS = ("HTTP 429", "HTTP 503")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests go and what each of them states.
+    """Where requests go, and what each of them contains.
 
     Attributes:
-        chat: prompts go as one user message; they must be text then
+        chat: prompts are sent as one user message; they must be text then
         ignore_eos: ask for exactly as many tokens as the workload says, an extension of vLLM,
             SGLang and Baton
         timeout_s: a request that takes longer is a failure
@@ -36,16 +37,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """Where to post."""
+        """The URL to post to."""
         return self.base_url.rstrip("/") + self.endpoint
 
     @property
     def headers(self) -> dict[str, str]:
-        """The key, if there is one."""
+        """The header with the API key, if there is one."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def body(self, item: Item) -> dict[str, object]:
-        """The request's JSON."""
+        """Return the request's JSON."""
         asked = (
             {"messages": [{"role": "user", "content": item.prompt}]}
             if self.chat
@@ -62,15 +63,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one request; times in seconds of this machine's monotonic clock.
+    """The outcome of one request. Times are in seconds of this machine's monotonic clock.
 
-    Attributes: due, sent: when it was to be sent, and was
-        times: arrival of each part of the answer that carried text or tokens prompt_tokens,
-        output_tokens: as the service counts, else as it was asked and the number of parts
-        failure: kind; empty for a success
-        detail: the service's or the system's words
-        retry_after_s: when a service that refused asks to be tried again; None where it does not
-            say
+    Attributes:
+        due, sent: when it was to be sent, and when it was
+        times: arrival of each part of the answer that carried text or tokens
+        prompt_tokens, output_tokens: as the service counts; otherwise the prompt's length as asked,
+            and the number of parts
+        failure: its kind; empty for a success
+        detail: the message of the service or the system
+        retry_after_s: when a service that refused wants to be asked again; None if it does not say
     """
 
     due: float
@@ -85,7 +87,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        """Whether the service sent it away for want of capacity."""
+        """Whether the service refused it for lack of capacity."""
         return self.failure.startswith(REFUSALS)
 
 
@@ -106,7 +108,7 @@ class AnswerChoice(msgspec.Struct):
 
     @property
     def carries(self) -> bool:
-        """Whether it brings anything that a user would see."""
+        """Whether it contains anything that a user would see."""
         delta = self.delta or Delta()
         return bool(
             self.text
@@ -118,7 +120,7 @@ class AnswerChoice(msgspec.Struct):
 
 
 class ReportedUsage(msgspec.Struct):
-    """The service's own count."""
+    """The service's own count of tokens."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -133,14 +135,14 @@ class StreamEvent(msgspec.Struct):
 
 
 class Events:
-    """Cuts a byte stream into the data of its server-sent events, however it arrives. One line of
-    data an event."""
+    """Cuts a byte stream into the data of its server-sent events, however it arrives. Each event
+    has one line of data."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of all events that are complete now."""
+        """Return the data of all events that are complete now."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
@@ -197,7 +199,8 @@ def _code(raw: bytes) -> str:
 
 
 def refusal(status: int, body: bytes) -> str:
-    """The kind of an answer that is not 200: its status, and the error's code where it has one."""
+    """Return the kind of an answer that is not 200: its status, with the error's code if it has
+    one."""
     try:
         error = msgspec.json.decode(body, type=FailureBody).error or Failure()
     except msgspec.MsgspecError:
@@ -209,7 +212,7 @@ def refusal(status: int, body: bytes) -> str:
 async def ask(
     session: aiohttp.ClientSession, target: Target, item: Item, *, due: float
 ) -> RequestOutcome:
-    """Send one request and take its answer to the end. Never raises but for cancellation."""
+    """Send one request and read its answer to the end. Only cancellation raises."""
     answer, body, sent = _Answer(), target.body(item), time.perf_counter()
     failure = detail = retry_after = ""
     try:

@@ -1,4 +1,4 @@
-"""What a run's outcomes amount to: pure functions.
+"""The figures of a run, computed from its outcomes: pure functions.
 
 sent ──TTFT──▶ first token ──ITL──▶ token ──ITL──▶ ... last token        TPOT = (last - first) / (tokens - 1)
   └──────────────────────────── E2E ─────────────────────────┘
@@ -19,7 +19,8 @@ PERCENTILES = (50, 90, 99)
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Milliseconds. Percentiles are interpolated linearly between the two nearest ranks."""
+    """A distribution of times, in milliseconds. Percentiles are interpolated linearly between the
+    two nearest ranks."""
 
     mean: float
     p50: float
@@ -29,7 +30,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(seconds: Sequence[float]) -> Spread:
-    """Of any number of times; all zero for none."""
+    """Return the distribution of any number of times in seconds; all zero for none."""
     if not seconds:
         return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
     values = 1e3 * np.asarray(seconds, dtype=np.float64)
@@ -38,22 +39,22 @@ def spread(seconds: Sequence[float]) -> Spread:
 
 
 def ttft(o: RequestOutcome) -> float:
-    """Seconds from sending to the first token."""
+    """Return the seconds from sending to the first token."""
     return o.times[0] - o.sent
 
 
 def tpot(o: RequestOutcome) -> float:
-    """Mean seconds a token after the first; 0 for an answer of one."""
+    """Return the mean seconds per token after the first; 0 for an answer of one token."""
     return (o.times[-1] - o.times[0]) / (o.output_tokens - 1) if o.output_tokens > 1 else 0.0
 
 
 def e2el(o: RequestOutcome) -> float:
-    """Seconds from sending to the last token."""
+    """Return the seconds from sending to the last token."""
     return o.times[-1] - o.sent
 
 
 def stall(o: RequestOutcome) -> float:
-    """The longest time between two tokens, seconds; 0 for an answer of one."""
+    """Return the longest time between two tokens, in seconds; 0 for an answer of one token."""
     return max((b - a for a, b in pairwise(o.times)), default=0.0)
 
 
@@ -64,7 +65,11 @@ Slos = Mapping[str, float]  # measure -> milliseconds at most
 
 
 def parse_slos(texts: Sequence[str]) -> dict[str, float]:
-    """`ttft:200 tpot:50`, separated by blanks or commas. Raises ConfigError."""
+    """Read SLOs such as `ttft:200 tpot:50`, separated by blanks or commas.
+
+    Raises:
+        ConfigError: a text is not an SLO
+    """
     slos: dict[str, float] = {}
     for pair in " ".join(texts).replace(",", " ").split():
         name, _, limit = pair.partition(":")
@@ -89,12 +94,12 @@ def is_good(outcome: RequestOutcome, slos: Slos) -> bool:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Rates are per second of the time from the first request's sending to the last one's
-    end.
+    """The figures of one run. Rates are per second of the time from the first request's sending to
+    the last one's end.
 
-    `late` is how long after its time a request was sent: when it is not small, the client was the
-    bottleneck. `good` is the number of requests within the SLOs, None without any. `refused_ms` is
-    how long those waited for their answer that were sent away for want of capacity (429 and 503).
+    `late_ms` is how long after its time a request was sent: if it is not small, the client was the
+    bottleneck. `good` is the number of requests within the SLOs, None without SLOs. `refused_ms` is
+    how long requests waited until they were refused for lack of capacity (429 and 503).
     """
 
     duration_s: float
@@ -117,7 +122,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(outcomes: Sequence[RequestOutcome], slos: Slos) -> Summary:
-    """The figures of one run; latencies are those of requests that succeeded."""
+    """Return the figures of one run. Latencies are those of requests that succeeded."""
     fine = [o for o in outcomes if not o.failure]
     duration = max((o.ended for o in outcomes), default=0.0) - min(
         (o.sent for o in outcomes), default=0.0

@@ -1,4 +1,4 @@
-"""What a handoff costs beyond the wire, from the service's own log.
+"""What a handoff costs in addition to the transfer, from the service's own log.
 
     prefill: step computed ──▶ offered ──▶ decode: read started ──wire──▶ read ended ──▶ hash ended ──▶ received ──▶ step started
              └────────────────────────────────── handoff ────────────────────────────────────────────────────────────┘
@@ -14,7 +14,8 @@ from baton.dev.bench.service import Service
 
 
 class HandoffTimes(msgspec.Struct, frozen=True):
-    """One request's handoff, microseconds. `wire` and `verify` are those of the last chunk."""
+    """The times of one request's handoff, in microseconds. `wire` and `verify` are those of the
+    last chunk."""
 
     total: int
     wire: int
@@ -24,12 +25,12 @@ class HandoffTimes(msgspec.Struct, frozen=True):
 
     @property
     def beyond(self) -> int:
-        """What is neither wire nor hashing."""
+        """The time other than `wire`."""
         return self.total - self.wire
 
 
 def handoffs(service: Service) -> list[HandoffTimes]:
-    """All handoffs of a service that had one request at a time."""
+    """Return all handoffs of a service that had one request at a time."""
     computed = [
         (int(e["t_us"]), int(e["seal_us"]))
         for e in service.events("step_computed")
@@ -54,7 +55,7 @@ def handoffs(service: Service) -> list[HandoffTimes]:
 
 
 def summary(found: list[HandoffTimes]) -> dict[str, float]:
-    """Medians, in milliseconds and MB."""
+    """Return medians, in milliseconds and MB."""
     return {
         "handoffs": len(found),
         "total_ms": statistics.median(h.total for h in found) / 1e3,

@@ -1,7 +1,7 @@
 """A split and a unified service with equal resources, one at a time.
 
-Both have all cores of the machine (split deals them out to its two workers) and the same memory for
-state in all.
+Each has all cores of the machine (split divides them between its two workers) and the same total
+memory for state.
 """
 
 import shlex
@@ -28,7 +28,7 @@ OURS = (
 
 
 def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
-    """Flags of `baton serve` for each layout.
+    """Return the flags of `baton serve` for each layout.
 
     pages: the pool of each worker of the pair
 
@@ -49,7 +49,7 @@ def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
 
 @contextmanager
 def started(target: Target, flags: Sequence[str]) -> Iterator[Target]:
-    """A service of its own for as long as it is measured; the target with its address."""
+    """Run a service while it is measured. Yields the target with its address."""
     with serving(*flags) as service:
         yield msgspec.structs.replace(
             target, base_url=f"http://127.0.0.1:{service.port}", model="bench", api_key=None

@@ -1,5 +1,5 @@
-"""Sends a workload by its schedule: open loop (whenever a request is due) or closed loop (as many
-at once as allowed)."""
+"""Sends a workload by its schedule: open loop (a request is sent when it is due) or closed loop (as
+many at once as allowed)."""
 
 import asyncio
 import math
@@ -19,8 +19,9 @@ Tell = Callable[[RequestOutcome], None]
 class SendSchedule(msgspec.Struct, frozen=True):
     """When requests are sent.
 
-    due: seconds from the start, one for each request; all 0 where only `concurrency` limits
-    concurrency: requests under way at once; None = no limit
+    Attributes:
+        due: seconds from the start, one for each request; all 0 if only `concurrency` limits
+        concurrency: requests under way at once; None = no limit
     """
 
     due: tuple[float, ...]
@@ -39,8 +40,8 @@ def drive(
     warm_up: Sequence[Item],
     tell: Tell,
 ) -> list[RequestOutcome]:
-    """Run it all; outcomes in the order of `items`. `tell` hears of each as it ends; warm-up
-    requests are not among them.
+    """Send all requests, and return the outcomes in the order of `items`. `tell` is called with
+    each as it ends. Warm-up requests are not among them.
 
     Raises:
         BatonError: a warm-up request failed

@@ -9,11 +9,14 @@ from baton.dev.bench.workload import Item
 
 
 def arrivals(count: int, *, rate: float, burstiness: float, seed: int) -> list[float]:
-    """Seconds from the start at which each request is due, ascending, the first at 0.
+    """Return the seconds from the start at which each request is due, ascending, the first at 0.
 
-    rate: requests a second; infinity sends all at once burstiness: shape of the gamma-distributed
-    gaps between requests, whose mean is 1 / rate; 1 is a Poisson process, less comes in bursts,
-    more is steadier
+    rate: requests per second; infinity sends all at once
+    burstiness: shape of the gamma-distributed gaps between requests, whose mean is 1 / rate; 1 is a
+        Poisson process, less is burstier, more is steadier
+
+    Raises:
+        ConfigError: rate or burstiness is out of range
     """
     if not rate > 0:
         raise ConfigError(f"--request-rate {rate}: it must be above 0, or inf")
@@ -29,6 +32,7 @@ def arrivals(count: int, *, rate: float, burstiness: float, seed: int) -> list[f
 
 
 def traced(items: Sequence[Item]) -> list[float] | None:
-    """The arrivals that a trace states, if it states all of them, in order and from 0 on."""
+    """Return the arrivals of a trace, in order and from 0 on; None if the trace does not have all
+    of them."""
     times = [item.at_s for item in items if item.at_s is not None]
     return sorted(max(0.0, t) for t in times) if len(times) == len(items) else None

@@ -1,4 +1,4 @@
-"""A `baton serve` of its own for a benchmark, with its log."""
+"""Starts a `baton serve` for a benchmark, and reads its log."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ READY = re.compile(r"http://127\.0\.0\.1:(\d+)/v1")
 
 
 class Service:
-    """A running service; `lines` grows as it logs."""
+    """A running service. `lines` grows as it logs."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -37,7 +37,11 @@ class Service:
                 self.port = int(found.group(1))
 
     def wait(self) -> None:
-        """Until it serves. Raises BatonError if it ends instead."""
+        """Wait until it serves.
+
+        Raises:
+            BatonError: it ends, or takes too long
+        """
         until = time.monotonic() + START_S
         while not self.port:
             if self._process.poll() is not None or time.monotonic() > until:
@@ -45,8 +49,12 @@ class Service:
             time.sleep(0.05)
 
     def stream(self, prompt: Sequence[int], *, max_tokens: int, **more: object) -> list[float]:
-        """One greedy request, with these fields more; seconds from sending to each of its
-        tokens."""
+        """Send one greedy request with these additional fields. Returns the seconds from sending to
+        each of its tokens.
+
+        Raises:
+            BatonError: the service refuses it
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         body = {
             "model": "bench",
@@ -71,7 +79,7 @@ class Service:
         return times
 
     def events(self, name: str) -> list[dict[str, str]]:
-        """Fields of all log lines of one event, in order."""
+        """Return the fields of all log lines of one event, in order."""
         found = []
         for line in self.lines:
             if f"event={name} " in line:
@@ -88,10 +96,14 @@ def _ids(chunk: dict[str, Any]) -> int:
 
 @contextmanager
 def serving(*flags: str, baton: Sequence[str] = BATON) -> Iterator[Service]:
-    """A service with these flags, ended at the end. Without a prefix cache, unless they switch it
-    on: loads and warm-ups ask the same prompts again, and are to be measured as if nobody had. Nor
-    with a model's sampling settings: a penalty would be measured too. baton: the command that
-    `baton` stands for."""
+    """Run a service with these flags until the context ends.
+
+    It has no prefix cache unless a flag switches it on, because loads and warm-ups repeat prompts
+    and are to be measured as if they did not. It does not use a model's sampling settings, because
+    a penalty would be measured too.
+
+    baton: the command that stands for `baton`
+    """
     plain = ("--no-enable-prefix-caching", "--generation-config", "vllm")
     command = [*baton, "serve", "--port", "0", "--served-model-name", "bench", *plain, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,4 +1,4 @@
-"""Figures for a terminal and for a file."""
+"""Shows figures on a terminal, and prepares them for a file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ LATE_MS = 10.0  # a client that sends later than this at p99 is a bottleneck
 def progress(
     label: str, total: int, console: Console
 ) -> Iterator[Callable[[RequestOutcome], None]]:
-    """A bar that counts answers and failures, on a terminal; nothing elsewhere."""
+    """Show a bar that counts answers and failures, if there is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -52,7 +52,7 @@ def progress(
 
 
 def run_table(title: str, s: Summary, slos: Mapping[str, float]) -> RenderableType:
-    """One run."""
+    """Return the tables of one run."""
     rates = Table(title=title, show_header=False, title_justify="left")
     rates.add_column()
     rates.add_column(justify="right")
@@ -97,12 +97,12 @@ def _latencies(s: Summary) -> Table:
 
 
 def limits(slos: Mapping[str, float]) -> str:
-    """The SLOs in words."""
+    """Return the SLOs in words."""
     return ", ".join(f"{name} <= {limit:.4g} ms" for name, limit in slos.items())
 
 
 def comparison(points: Sequence[Point]) -> RenderableType:
-    """Both layouts under each load, and the verdict."""
+    """Return a table of both layouts under each load, and the verdict."""
     table = Table(
         "load",
         "layout",
@@ -138,13 +138,14 @@ def comparison(points: Sequence[Point]) -> RenderableType:
 
 
 def paper() -> Console:
-    """Standard output; wide enough for every table where it is no terminal."""
+    """Return a console on standard output, which is wide enough for every table if it is not a
+    terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=150)
 
 
 def summary_fields(s: Summary) -> dict[str, object]:
-    """A summary for a file, under the names that vLLM's benchmark writes."""
+    """Return a summary for a file, under the names that vLLM's benchmark writes."""
     fields: dict[str, object] = {
         "duration": s.duration_s,
         "completed": s.completed,
@@ -170,7 +171,7 @@ def summary_fields(s: Summary) -> dict[str, object]:
 
 
 def point_fields(p: Point) -> dict[str, object]:
-    """A compared load for a file."""
+    """Return a compared load for a file."""
     return {
         "load": p.load.fields(),
         "slos_ms": p.slos,

@@ -1,8 +1,8 @@
 """A workload under several loads, against one service or against both layouts with equal resources.
 
 In a comparison each layout has the machine to itself while it is measured; the workload, its seed
-and its schedule are the same. Without SLOs these are taken from the unified service alone with one
-request at a time, times a factor.
+and its schedule are the same. If no SLOs are given, they are measured on the idle unified service
+with one request at a time, and multiplied by a factor.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from baton.dev.bench.schedule import arrivals, traced
 from baton.dev.bench.verdict import LoadPoint, Point
 from baton.dev.bench.workload import READERS, Item, Shape, file_items, random_items
 
-Make = Callable[[int | None, int], list[Item]]  # prompt tokens, requests
+Make = Callable[[int | None, int], list[Item]]  # arguments: prompt tokens, requests
 
-IDLE_REQUESTS = 5  # one at a time, for SLOs of our own
-REQUESTS_PER_CLIENT = 4  # where nobody says how many
+IDLE_REQUESTS = 5  # sent one at a time to measure SLOs
+REQUESTS_PER_CLIENT = 4  # if the number of requests is not given
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a service, and when, over all loads.
 
     Attributes:
-        make: the first n requests of a workload with prompts of so many tokens (a file's are as
-            they are)
+        make: returns the first n requests of a workload with prompts of this many tokens (those of
+            a file stay as they are)
         count: requests of one load; None = some for each of its clients
         warm_ups: requests that are sent before and not counted
     """
@@ -42,16 +42,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm_ups: int
     burstiness: float
     seed: int
-    keep_times: bool  # send when the trace says
+    keep_times: bool  # send at the times of the trace
 
     def items(self, load: LoadPoint) -> list[Item]:
-        """The requests of one load."""
+        """Return the requests of one load."""
         return self.make(
             load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0))
         )
 
     def pace(self, load: LoadPoint, items: Sequence[Item]) -> SendSchedule:
-        """When they are sent."""
+        """Return when the requests of one load are sent."""
         times = traced(items) if self.keep_times else None
         rate = float("inf") if load.rate is None else load.rate
         due = times or arrivals(len(items), rate=rate, burstiness=self.burstiness, seed=self.seed)
@@ -61,7 +61,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def maker(
     kind: str, path: Path | None, *, output_len: int, range_ratio: float, shape: Shape
 ) -> Make:
-    """The workload behind `--dataset-name`. Raises ConfigError."""
+    """Return the workload for `--dataset-name`.
+
+    Raises:
+        ConfigError: name and path do not go together
+    """
     if kind == "random" and path is not None:
         raise ConfigError(
             f"--dataset-path {path}: --dataset-name says what it is: {', '.join(READERS)}"
@@ -82,15 +86,19 @@ def maker(
     return drawn if kind == "random" else from_file
 
 
-# label, requests -> who hears of each outcome
+# takes a label and the number of requests; the context yields what is told of each outcome
 Watch = Callable[[str, int], AbstractContextManager[Tell]]
 
 
 def loads(
     lengths: Sequence[int | None], concurrencies: Sequence[int], rates: Sequence[float]
 ) -> tuple[LoadPoint, ...]:
-    """Every combination; an empty list means that the load does not limit it. Raises
-    ConfigError."""
+    """Return every combination of these limits. An empty list means that the load has no such
+    limit.
+
+    Raises:
+        ConfigError: a length or rate is out of range
+    """
     if any(length is not None and length < 1 for length in lengths):
         raise ConfigError(f"--random-input-len {lengths}: prompts have at least 1 token")
     if any(rate <= 0 for rate in rates):
@@ -104,7 +112,11 @@ def loads(
 def measure(
     target: Target, plan: Plan, watch: Watch, *, label: str = ""
 ) -> Iterator[tuple[LoadPoint, list[RequestOutcome]]]:
-    """All loads, one after the other. Raises BatonError when a warm-up request fails."""
+    """Run all loads, one after the other, and yield their outcomes.
+
+    Raises:
+        BatonError: a warm-up request fails
+    """
     for load in plan.loads:
         items = plan.items(load)
         with watch(f"{label}{load}", len(items)) as tell:
@@ -115,7 +127,7 @@ def measure(
 
 
 def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[RequestOutcome]]:
-    """Each prompt length with one request at a time: what a service can do that has nothing else to
+    """Send requests of each prompt length one at a time, to find out what an idle service can
     do."""
     found: dict[int | None, list[RequestOutcome]] = {}
     for length in dict.fromkeys(load.prompt_tokens for load in plan.loads):
@@ -127,8 +139,11 @@ def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[Requ
 
 
 def slos_of(outcomes: Sequence[RequestOutcome], scale: float) -> dict[str, float]:
-    """SLOs from an idle service's medians, milliseconds, times a factor. Raises BatonError when
-    nothing succeeded."""
+    """Return SLOs in milliseconds: the medians of an idle service, times a factor.
+
+    Raises:
+        BatonError: no request succeeded
+    """
     fine = [o for o in outcomes if not o.failure]
     if not fine:
         raise BatonError(
@@ -146,7 +161,7 @@ def compare(
     unified: Mapping[LoadPoint, Sequence[RequestOutcome]],
     slos: Mapping[LoadPoint, Slos],
 ) -> list[Point]:
-    """Both layouts' runs of the same loads, judged by the same SLOs."""
+    """Return both layouts' runs of the same loads, judged by the same SLOs."""
     return [
         Point(
             load,

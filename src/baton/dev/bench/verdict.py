@@ -1,6 +1,7 @@
-"""Does it pay to have prefill and decode apart? Two runs of the same load compared: pure functions.
+"""Whether it pays to separate prefill and decode: two runs of the same load compared, by pure
+functions.
 
-The measure is goodput: requests a second that met every SLO. A layout that answers more of them is
+The measure is goodput: the requests per second that met every SLO. The layout with more of them is
 better for that load, whatever its single figures are.
 """
 
@@ -11,11 +12,11 @@ import msgspec
 
 from baton.dev.bench.figures import Summary
 
-MARGIN = 0.05  # within so much the two count as equal
+MARGIN = 0.05  # within this share the two count as equal
 
 
 class Winner(Enum):
-    """Which layout a load is better served by."""
+    """The layout that serves a load better."""
 
     SPLIT = "split"
     UNIFIED = "unified"
@@ -26,9 +27,10 @@ class Winner(Enum):
 class LoadPoint(msgspec.Struct, frozen=True):
     """One point of a sweep.
 
-    prompt_tokens: None where a file states them
-    concurrency: requests under way at once; None = no limit
-    rate: requests a second; None = as the trace says, or all at once
+    Attributes:
+        prompt_tokens: None if a file gives the lengths
+        concurrency: requests under way at once; None = no limit
+        rate: requests per second; None = as the trace says, or all at once
     """
 
     prompt_tokens: int | None
@@ -37,24 +39,25 @@ class LoadPoint(msgspec.Struct, frozen=True):
 
     @property
     def prompts(self) -> str:
-        """How long the prompts are, in words."""
+        """The length of the prompts, in words."""
         return (
             "prompts of the file" if self.prompt_tokens is None else f"{self.prompt_tokens} tokens"
         )
 
     @property
     def pace(self) -> str:
-        """When requests come, in words."""
+        """The arrival of requests, in words."""
         limit = [f"{self.concurrency} at once"] if self.concurrency is not None else []
         rate = [f"{self.rate:g} a second"] if self.rate is not None else []
         return ", ".join(rate + limit) or "as they come"
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the load in words."""
         return f"{self.prompts}, {self.pace}"
 
     def fields(self) -> dict[str, object]:
-        """For a file; a rate without limit is the word inf, which JSON has no number for."""
+        """Return the load for a file. A rate without limit is the word inf, as JSON lacks that
+        number."""
         rate = "inf" if self.rate == float("inf") else self.rate
         return {"prompt_tokens": self.prompt_tokens, "concurrency": self.concurrency, "rate": rate}
 
@@ -69,7 +72,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def winner(self) -> Winner:
-        """By goodput."""
+        """The better layout, by goodput."""
         split, unified = self.split.goodput or 0.0, self.unified.goodput or 0.0
         if split == unified == 0:
             return Winner.NEITHER
@@ -79,12 +82,12 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def gain(self) -> float | None:
-        """Split's goodput over unified's; None where unified has none."""
+        """Split's goodput divided by unified's; None if unified has none."""
         return (self.split.goodput or 0.0) / self.unified.goodput if self.unified.goodput else None
 
 
 def cross_overs(points: Sequence[Point]) -> list[str]:
-    """For each prompt length, from which load on split wins, one sentence each."""
+    """Return one sentence for each prompt length that says from which load on split wins."""
     found = []
     for prompts in dict.fromkeys(p.load.prompts for p in points):
         row = sorted((p for p in points if p.load.prompts == prompts), key=_heaviness)
@@ -101,8 +104,8 @@ def cross_overs(points: Sequence[Point]) -> list[str]:
 
 
 def crossing(winners: Sequence[Winner]) -> int | None:
-    """Index of the first of a last unbroken run of SPLIT, NEITHER aside; None where the row does
-    not end in one."""
+    """Return the index at which the last unbroken run of SPLIT begins, ignoring NEITHER; None if
+    the row does not end with one, or SPLIT also wins before."""
     at = None
     for i in reversed(range(len(winners))):
         if winners[i] is Winner.SPLIT:
@@ -113,7 +116,7 @@ def crossing(winners: Sequence[Winner]) -> int | None:
 
 
 def sentence(points: Sequence[Point]) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     judged = [p for p in points if p.winner is not Winner.NEITHER]
     if not judged:
         return (

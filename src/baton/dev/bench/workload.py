@@ -1,5 +1,5 @@
-"""What is asked of a service: prompts, how many tokens each is to be answered with, and in a trace
-when.
+"""What is asked of a service: prompts, the number of tokens to answer each with and, in a trace,
+the times.
 
 Prompts that a file does not spell out are token ids drawn from a seed, so that two runs ask the
 same.
@@ -20,8 +20,8 @@ MOONCAKE_BLOCK = 512  # tokens behind one hash id of a Mooncake trace
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One request. `at_s` is its arrival in a trace, from the trace's first; None where the
-    workload states none."""
+    """One request. `at_s` is its arrival in a trace, counted from the trace's first; None if the
+    workload has no times."""
 
     prompt: str | tuple[int, ...]
     output_tokens: int
@@ -29,13 +29,13 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """How prompts are made of lengths.
+    """How prompts are made from lengths.
 
     Attributes:
         low, high: prompts are token ids in [low, high)
         length_scale: factor on the lengths of a trace
         time_scale: factor on its arrival times
-        output_tokens: where a file states none
+        output_tokens: used if a file does not give it
     """
 
     seed: int
@@ -59,8 +59,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthRow(msgspec.Struct, frozen=True):
-    """A row of a JSON-lines trace (Mooncake's fields): milliseconds, tokens, one id for each block
-    of the prompt."""
+    """A row of a JSON-lines trace (Mooncake's fields): milliseconds, tokens, and one id for each
+    block of the prompt."""
 
     input_length: int
     output_length: int
@@ -78,8 +78,12 @@ class PromptRow(msgspec.Struct, frozen=True):
 def random_items(
     count: int, *, input_len: int, output_len: int, range_ratio: float, shape: Shape
 ) -> list[Item]:
-    """Lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], prompts without a common
-    prefix."""
+    """Return requests with lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], and
+    prompts without a common prefix.
+
+    Raises:
+        ConfigError: the ratio is out of range
+    """
     if not 0 <= range_ratio < 1:
         raise ConfigError(f"--random-range-ratio {range_ratio}: it must be in [0, 1)")
     chance = random.Random(f"{shape.seed} {input_len} {output_len}")
@@ -93,8 +97,11 @@ def random_items(
 
 
 def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[Item]:
-    """The first `count` requests of a file (all for None). Raises ConfigError, naming the line that
-    cannot be read."""
+    """Return the first `count` requests of a file (None = all).
+
+    Raises:
+        ConfigError: the file, or a line of it, cannot be read
+    """
     if kind not in READERS:
         raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(READERS)}")
     try:
@@ -108,7 +115,7 @@ def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[I
 
 
 class _Lines:
-    """Lines of a file that know their number."""
+    """The lines of a file, which knows the number of the present line."""
 
     def __init__(self, lines: Iterator[str], path: Path) -> None:
         self._lines, self.path, self.number = lines, path, 0
@@ -176,8 +183,8 @@ def _scaled(length: int, shape: Shape) -> int:
 
 
 def _shared(blocks: Sequence[int], number: int, length: int, shape: Shape) -> tuple[int, ...]:
-    """A prompt in which equal block ids are equal tokens; what they do not fill is the request's
-    own."""
+    """Return a prompt in which equal block ids give equal tokens. Tokens that the blocks do not
+    fill are the request's own."""
     size, ids = _scaled(MOONCAKE_BLOCK, shape), list[int]()
     for block in blocks:
         if len(ids) >= length:

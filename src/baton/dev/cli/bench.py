@@ -1,5 +1,5 @@
-"""`baton bench serve`: loads an OpenAI-compatible service and says how it did. (`baton bench
-transfer` is in transfer/.)"""
+"""`baton bench serve`: loads an OpenAI-compatible service and reports how it performs. (`baton
+bench transfer` is in transfer/.)"""
 
 import json
 import shlex
@@ -126,7 +126,7 @@ def serve(
 
 
 def _named(target: "Target") -> "Target":
-    """The target with the name of the first served model where none was given."""
+    """Return the target with the name of the first served model, if no model was given."""
     import msgspec
 
     from baton.cli.served import first_model
@@ -147,7 +147,7 @@ def _watch(label: str, total: int) -> "AbstractContextManager[Tell]":
 def _measure(
     target: "Target", plan: "Plan", slos: Mapping[str, float], json_file: Path | None
 ) -> int:
-    """One service under every load; returns the exit code."""
+    """Measure one service under every load. Returns the exit code."""
     from baton.dev.bench.figures import summarize
     from baton.dev.bench.show import paper, run_table, summary_fields
     from baton.dev.bench.sweep import measure

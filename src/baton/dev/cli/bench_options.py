@@ -16,7 +16,7 @@ LOAD, DATA, SERVICE, RESULT = "Load", "Workload", "Service", "Result"
 
 
 class Backend(Enum):
-    """Which of OpenAI's endpoints is asked."""
+    """The endpoint of OpenAI's API that is asked."""
 
     OPENAI = "openai"
     VLLM = "vllm"
@@ -200,7 +200,11 @@ ServeArgs = Annotated[
 
 
 def several(flag: str, text: str | None, convert: Callable[[str], T]) -> list[T]:
-    """The values of a flag that takes a list. Raises ConfigError."""
+    """Return the values of a flag that takes a list.
+
+    Raises:
+        ConfigError: one cannot be read
+    """
     try:
         return [convert(part.strip()) for part in text.split(",")] if text is not None else []
     except ValueError:
@@ -210,7 +214,11 @@ def several(flag: str, text: str | None, convert: Callable[[str], T]) -> list[T]
 
 
 def token_range(text: str) -> tuple[int, int]:
-    """(low, high) of `LOW:HIGH`. Raises ConfigError."""
+    """Return (low, high) of `LOW:HIGH`.
+
+    Raises:
+        ConfigError: the text has another form
+    """
     low, _, high = text.partition(":")
     if not (low.isdecimal() and high.isdecimal()):
         raise ConfigError(f"--token-ids {text}: give LOW:HIGH, e.g. 100:20000")

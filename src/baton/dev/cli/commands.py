@@ -7,7 +7,7 @@ from baton.dev.cli.simulation import command as simulation
 
 
 def add(app: typer.Typer) -> None:
-    """Hang them below `baton`."""
+    """Add them to the `baton` command."""
     app.command("replay-log")(replay_log.replay_log)
     app.add_typer(bench.app, name="bench")
     app.add_typer(fabric.app, name="fabric")

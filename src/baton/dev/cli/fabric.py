@@ -1,4 +1,4 @@
-"""`baton fabric`: what the data planes installed here promise, and whether they keep it."""
+"""`baton fabric`: what the installed data planes promise, and whether they keep it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`baton replay-log`: plays what a process recorded, compares every effect and checks the
+"""`baton replay-log`: replays what a process recorded, compares every effect and checks the
 invariants."""
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _chunks(raw: BinaryIO) -> Iterator[bytes]:
 
 
 def _tell(file: Path, found: "Findings") -> int:
-    """Say what was found; returns the exit code."""
+    """Print what was found. Returns the exit code."""
     from baton.trace.checks.all import CHECKS
 
     typer.echo(f"{file.name}: {found.whose}, {found.steps:,} steps")

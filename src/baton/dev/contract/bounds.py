@@ -50,7 +50,7 @@ def f8_ranges_outside_either_pool_are_refused(w: CheckWorld) -> None:
     for source, target, nbytes in OUTSIDE:
         with refused(FabricError, "outside the pool"):
             joined.submit(peer, copies("slot", [0, source], [0, target], [8, nbytes]))
-        # the first, good range was not submitted either
+        # the first range, which is good, was not submitted either
         joined.read_ok(peer, copies("slot", 16, 16, 4))
 
 

@@ -1,7 +1,7 @@
-"""The contract of ports/fabric.py as checks, each one sentence: what `baton fabric check` runs, and
-the test suite too.
+"""The contract of ports/fabric.py as checks, one for each sentence. `baton fabric check` and the
+test suite run them.
 
-A check takes a `CheckWorld` and raises AssertionError where the fabric breaks the sentence.
+A check takes a `CheckWorld` and raises AssertionError if the fabric breaks the sentence.
 """
 
 import inspect
@@ -28,13 +28,13 @@ class ContractCheck:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The sentence, as people read it."""
         return (self.run.__doc__ or self.name).strip().rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How a check went; `broken` is "" or what was seen."""
+    """The result of a check. `broken` says what was seen; empty if the sentence holds."""
 
     check: ContractCheck
     broken: str
@@ -55,7 +55,11 @@ CHECKS = (*_of(reads), *_of(peers), *_of(bounds), *_of(house))
 
 
 def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[CheckResult]:
-    """Hold a fabric to every sentence. Raises ConfigError if it does not start."""
+    """Check a fabric against every sentence.
+
+    Raises:
+        ConfigError: the fabric does not start
+    """
     peer = Peer(PeerOrder(kind, next(BOOTS), 3, POOLS, settings))
     try:
         for check in CHECKS:

@@ -1,4 +1,4 @@
-"""What a fabric leaves behind."""
+"""Checks of what a fabric leaves behind."""
 
 import os
 import threading

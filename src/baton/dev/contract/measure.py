@@ -1,4 +1,4 @@
-"""What a fabric does here and now, in numbers: between two real processes of this machine."""
+"""Measures a fabric on this machine, between two real processes."""
 
 import time
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from baton.ports.fabric_settings import FabricSettings
 POOL_BYTES = 64 << 20
 SIZES = (256, 4 << 10, 64 << 10, 368_640, 2 << 20, 16 << 20, POOL_BYTES)
 RANGES = 1024  # of one read, at most
-ROUNDS = 3  # the best counts: the others measure the machine
+ROUNDS = 3  # the best one counts; the others measure the machine
 EFFICIENT = 0.5  # of the best rate
 
 
 class ScatteredRate(msgspec.Struct, frozen=True):
-    """Scattered ranges of one size, read with one submit."""
+    """The rate of scattered ranges of one size, read with one submit."""
 
     range_bytes: int
     ranges: int
@@ -30,7 +30,7 @@ class ScatteredRate(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """All numbers.
+    """All figures of a fabric.
 
     Attributes:
         connect_ms: the first connection to a peer
@@ -39,10 +39,9 @@ class Measured(msgspec.Struct, frozen=True):
         cancel_ms: from cancel to end, of a read of 64 MiB
         rates: by size of range
         efficient_bytes: the smallest size measured that reaches EFFICIENT of the best rate
-        stopped: how a read ends whose source stands still, and how long after its deadline of 200
-            ms
+        stopped: how a read ends whose source is stopped, and how long after its deadline of 200 ms
         dead: how a read ends whose source is killed, and after how long
-        restart: how a new boot of that rank is read
+        restart: how a read from a new boot of that rank ends
     """
 
     connect_ms: float
@@ -57,7 +56,11 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
-    """Take all numbers; about ten seconds. Raises ConfigError if the fabric does not start."""
+    """Take all figures, in about ten seconds.
+
+    Raises:
+        ConfigError: the fabric does not start
+    """
     pools = {"full": POOL_BYTES}
     peer = Peer(PeerOrder(kind, next(BOOTS), 0, pools, settings))
     rig = Rig(kind, next(BOOTS), pools, settings=settings)
@@ -91,7 +94,11 @@ def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
 
 
 def _timed(rig: Rig, peer: Peer, what: Copies) -> float:
-    """Seconds of one read, waiting as a pump does. Raises FabricError if it fails."""
+    """Return the seconds of one read, waiting for it as a pump does.
+
+    Raises:
+        FabricError: the read fails
+    """
     began = time.perf_counter()
     rig.submit(peer, what)
     while True:
@@ -124,7 +131,7 @@ def _cancel(rig: Rig, peer: Peer) -> float:
 
 
 def _stopped(rig: Rig, peer: Peer) -> str:
-    """The source does not run: on one host some engines read without its help."""
+    """Read from a source that is stopped. On one host some engines read without its help."""
     peer.stop()
     try:
         began = time.perf_counter()

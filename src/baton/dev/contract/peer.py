@@ -1,4 +1,4 @@
-"""A source rank in a process of its own, run as a script; and its handle in the process of the
+"""A source rank in a process of its own, run as a script, and its handle in the process of the
 checks.
 
 The script prints what it exposes and then obeys one line at a time: `fill SEED`, `close`, `exit`
@@ -26,15 +26,15 @@ SAYS = "peer: "
 
 
 class WallClock:
-    """Monotonic time."""
+    """The machine's monotonic clock."""
 
     def now(self) -> Micros:
-        """Microseconds."""
+        """Return the time in microseconds."""
         return Micros(time.monotonic_ns() // 1000)
 
 
 class PeerOrder(msgspec.Struct):
-    """How the peer is made."""
+    """The settings of a peer."""
 
     kind: str
     boot: int
@@ -44,7 +44,7 @@ class PeerOrder(msgspec.Struct):
 
 
 def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
-    """The bytes of a source pool, uint8 [nbytes]: what a read is compared with, byte for byte."""
+    """Return the bytes of a source pool, uint8 [nbytes]. Reads are compared with them."""
     half = nbytes // 8 + 1
     words = np.arange(half, dtype=np.uint64) + np.uint64(
         zlib.crc32(f"{seed} {group}".encode()) << 32
@@ -77,31 +77,31 @@ class Peer:
 
     @property
     def id(self) -> RankId:
-        """Its identity; it leads its worker."""
+        """Its identity. It is the leader of its worker."""
         return RankId(Boot(self.order.boot), Boot(self.order.boot), Rank(self.order.rank))
 
     def tell(self, line: str) -> None:
-        """Have it obey a line."""
+        """Let it obey a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         assert self._answer() == "done"
 
     def end(self) -> int:
-        """Have it close its fabric and end; its exit status."""
+        """Let it close its fabric and end. Returns its exit status."""
         self.tell("close")
         return self._reap()
 
     def stop(self) -> None:
-        """SIGSTOP: it stands still."""
+        """Stop it with SIGSTOP."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let it go on, with SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         self.process.kill()
         self._reap()
 
@@ -122,7 +122,7 @@ class Peer:
 
 
 def main() -> None:
-    """The source rank."""
+    """Run the source rank."""
     order = msgspec.json.decode(sys.argv[1], type=PeerOrder)
     fabric = build(
         order.kind,

@@ -1,4 +1,4 @@
-"""F5, F8, F10: peers that die, restart, are slow, are forgotten, or are not who they say."""
+"""F5, F8, F10: peers that die, restart, are slow, are forgotten, or claim a false identity."""
 
 import msgspec
 import numpy as np
@@ -76,7 +76,7 @@ def f10_connecting_waits_for_nobody(w: CheckWorld) -> None:
     rig, source = w.rig, w.spawn()
     source.stop()
     try:
-        rig.fabric.connect(source.id, source.manifest)  # if it waited here, it would wait in vain
+        rig.fabric.connect(source.id, source.manifest)  # waiting here would never end
     finally:
         source.resume()
     assert rig.events(1) == [Connected(source.id, "")]
@@ -84,7 +84,7 @@ def f10_connecting_waits_for_nobody(w: CheckWorld) -> None:
 
 
 def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: CheckWorld) -> None:
-    """Of a peer that was disconnected nothing more is said."""
+    """Nothing more is reported about a peer that was disconnected."""
     rig, peer, source = w.rig, w.peer, w.spawn()
     source.stop()
     try:
@@ -97,7 +97,7 @@ def f10_of_a_peer_that_was_disconnected_nothing_more_is_said(w: CheckWorld) -> N
         with refused(FabricError, "not connected"):
             rig.submit(who, copies("full", 0, 0, 1))
     source.kill()
-    rig.fabric.connect(peer.id, peer.manifest)  # after all that came of the first attempts
+    rig.fabric.connect(peer.id, peer.manifest)  # its event comes after any of the first attempts
     assert rig.events(1) == [Connected(peer.id, "")]
     rig.fabric.connect(peer.id, peer.manifest)
     assert rig.events(1) == [Connected(peer.id, "")]

@@ -6,7 +6,7 @@ from baton.dev.contract.peer import pattern
 from baton.dev.contract.rig import FULL, POOLS, SECONDS, SMALL, CheckWorld, copies, scattered
 from baton.ports.fabric import ReadEnded, ReadOutcome
 
-PIECE = 8 << 20  # of a read from a source that stands still: more than what is on its way already
+PIECE = 8 << 20  # a read from a stopped source: more bytes than are on their way already
 
 
 def f1_submit_returns_before_any_byte_is_moved(w: CheckWorld) -> None:
@@ -111,7 +111,7 @@ def f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w: 
     for handle, place in zip(handles, places, strict=True):
         if ends[handle].outcome is ReadOutcome.UNKNOWN:
             rig.fill(place)
-        # memory that can be read without the help of whoever made it
+        # memory that can be read without the help of its owner
         elif ends[handle].outcome is ReadOutcome.OK:
             rig.expected[FULL][place] = pattern(source.order.boot, "full", POOLS["full"])[place]
     # comes after whatever the source still had to do, or fails with it

@@ -1,5 +1,5 @@
-"""Our side of a check: a fabric with pools, a clock that can hold its thread, and an oracle for
-what must have landed."""
+"""Our side of a check: a fabric with pools, a clock that can hold its thread, and an oracle of what
+must have landed."""
 
 import contextlib
 import itertools
@@ -29,8 +29,8 @@ BOOTS = itertools.count(0x1000 + os.getpid() * 0x10000)
 
 
 class GateClock:
-    """Monotonic time that can be moved ahead; while the gate is shut, other threads than the
-    maker's wait in `now`."""
+    """Monotonic time that can be moved ahead. While the gate is shut, all threads but the one that
+    made the clock wait in `now`."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -40,7 +40,7 @@ class GateClock:
         self._maker = threading.current_thread()
 
     def now(self) -> Micros:
-        """Microseconds."""
+        """Return the time in microseconds."""
         if threading.current_thread() is not self._maker and not self.gate.is_set():
             self.caught.set()
             assert self.gate.wait(PATIENCE_S)
@@ -71,18 +71,22 @@ class Rig:
         self._unknown: set[Handle] = set()  # ended UNKNOWN, not released yet
 
     def close(self) -> None:
-        """Free all."""
+        """Free everything."""
         self.clock.gate.set()
         self.fabric.close()
         for pool in self.pools.values():
             pool.close()
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
-        """Connect, and wait for the outcome. Raises FabricError."""
+        """Connect, and wait for the outcome.
+
+        Raises:
+            FabricError: the peer cannot be reached
+        """
         connect_and_wait(self.fabric, peer, manifest)
 
     def events(self, count: int) -> list[FabricEvent]:
-        """Wait until so much has come about, whatever it is; more at once is an error."""
+        """Wait for `count` events of any kind, and return them. More at once is an error."""
         found: list[FabricEvent] = []
         limit = time.monotonic() + PATIENCE_S
         while len(found) < count:
@@ -104,8 +108,8 @@ class Rig:
         return handle
 
     def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, ReadEnded]:
-        """Wait until all have ended; fails when one ends twice or another one ends. The clock moves
-        ahead at every look."""
+        """Wait until all these reads have ended, and return their ends. Fails if one ends twice or
+        another one ends. The clock moves ahead by `hurry_us` at every look."""
         found: dict[Handle, ReadEnded] = {}
         limit = time.monotonic() + PATIENCE_S
         while set(found) != set(handles):
@@ -118,8 +122,7 @@ class Rig:
         return found
 
     def all_released(self) -> None:
-        """Wait until every read that ended UNKNOWN can land nothing more; fails when anything else
-        ends."""
+        """Wait until no read that ended UNKNOWN can land anything. Fails if anything else ends."""
         limit = time.monotonic() + PATIENCE_S
         while self._unknown:
             assert time.monotonic() < limit, f"{self._unknown} have not been released"
@@ -159,7 +162,7 @@ class Rig:
         self.check()
 
     def fill(self, place: slice) -> None:
-        """Write over a part of the largest pool: what is there from now on is ours."""
+        """Overwrite a part of the largest pool. From now on its content is ours."""
         self.pools[FULL].array[place] = self.expected[FULL][place] = 0xA5
 
     def check(self) -> None:
@@ -170,8 +173,7 @@ class Rig:
             )
 
     def hold(self) -> None:
-        """Stop the fabric thread where it asks for the time; returns when it stands there or is
-        asleep."""
+        """Stop the fabric thread at the point where it asks for the time."""
         self.clock.caught.clear()
         self.clock.gate.clear()
 
@@ -181,7 +183,7 @@ class Rig:
 
 
 def copies(group: str, source: object, target: object, nbytes: object) -> Copies:
-    """Copies from numbers or sequences of them."""
+    """Return Copies made from numbers or sequences of them."""
     return Copies(
         GroupName(group),
         *(np.atleast_1d(np.asarray(x, dtype=np.int64)) for x in (source, target, nbytes)),
@@ -189,7 +191,7 @@ def copies(group: str, source: object, target: object, nbytes: object) -> Copies
 
 
 def scattered(rng: random.Random, group: str, pool: int, sizes: list[int]) -> Copies:
-    """Ranges of these sizes at random places, those of the target apart from each other."""
+    """Return ranges of these sizes at random places. Those of the target do not overlap."""
     gaps = sorted(rng.randrange(pool - sum(sizes)) for _ in sizes)
     shuffled = rng.sample(sizes, len(sizes))
     before = [0, *itertools.accumulate(shuffled)][:-1]
@@ -203,7 +205,7 @@ def scattered(rng: random.Random, group: str, pool: int, sizes: list[int]) -> Co
 
 @contextlib.contextmanager
 def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
-    """What is done inside must raise `kind` with a text in which `words` are found."""
+    """Require that the code inside raises `kind` with a text that contains `words`."""
     try:
         yield
     except kind as error:
@@ -214,8 +216,8 @@ def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
 
 
 class CheckWorld:
-    """What a check has at hand: a rig of its own, a source rank that nobody kills, and others that
-    may be killed."""
+    """What a check can use: a rig of its own, a source rank that must not be killed, and others
+    that may be."""
 
     def __init__(self, kind: str, peer: Peer, settings: FabricSettings = DEFAULTS) -> None:
         self.kind, self.peer, self._settings = kind, peer, settings
@@ -229,12 +231,12 @@ class CheckWorld:
         return self.rig
 
     def spawn(self, pools: dict[str, int] = SMALL) -> Peer:
-        """A source rank for this check alone."""
+        """Return a source rank for this check only."""
         self._spawned.append(Peer(PeerOrder(self.kind, next(BOOTS), 0, pools, self._settings)))
         return self._spawned[-1]
 
     def close(self) -> None:
-        """End all but the peer."""
+        """End everything but the peer."""
         self.rig.close()
         for peer in self._spawned:
             if peer.process.poll() is None:

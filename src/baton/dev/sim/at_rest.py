@@ -1,13 +1,13 @@
-"""What must become of pages of decode's prefix cache in which a bit was flipped, kept without the
+"""What must happen to pages of decode's prefix cache in which a bit was flipped, kept without the
 code under test.
 
     flipped ──▶ hashed where it lies ──answered by every rank──▶ not cached any more, nor is what was computed above it
        └── after the bound: no room begins with it, whether it was hashed or not
 
-Checked: what an order has hashed after the flip is cached no more when all ranks have answered,
-nothing above it is, and rooms that hold any of it end in that turn; no room begins with a page that
-has been other than it was for longer than the bound, nor with one that was not looked at for so
-long.
+Checked: if an order hashes a page after the flip, the page and those above it leave the cache when
+all ranks have answered, and rooms that hold any of them end in that turn. No room begins with a
+page that has been damaged for longer than the bound, nor with one that was not verified within the
+bound.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,22 +19,22 @@ from baton.core.ids import GroupName, Rank
 from baton.dev.sim.collective import Collective
 
 Where = tuple[GroupName, int]
-SLACK = 1.001  # for clocks that run at other rates
+SLACK = 1.001  # because clocks run at slightly different rates
 
 
 class Kept(msgspec.Struct, eq=False):
-    """A cached page: where it lies, who computed its rows (stamps of its positions), above what,
-    and when it was right."""
+    """A cached page: where it lies, which attempts computed its rows (the stamps of its positions),
+    above which page it was computed, and when it was last right."""
 
     pages: Mapping[GroupName, int]
     stamps: tuple[int, ...]
     tainted: bool
     above: "Kept | None"
     entered: int
-    verified: int  # when it entered, or when it was last ordered to be hashed, of what was answered
+    verified: int  # when it entered, or when the last answered order to hash it was given
 
     def beneath(self) -> Iterable["Kept"]:
-        """It, and the pages that it was computed above."""
+        """Yield this page and the pages above which it was computed."""
         one: Kept | None = self
         while one is not None:
             yield one
@@ -46,7 +46,7 @@ class HashOrder(msgspec.Struct):
 
     at: int
     pages: list[Kept]
-    damaged: set[Kept]  # of them, before the order
+    damaged: set[Kept]  # those that were damaged before the order
     answered: set[Rank] = set()
 
 
@@ -63,24 +63,24 @@ class AtRest:
             violate,
         )
         self._orders: dict[int, HashOrder] = {}
-        self.due: set[Kept] = set()  # to leave the cache
+        self.due: set[Kept] = set()  # pages that must leave the cache
 
     @property
     def _now(self) -> int:
         return self._collective.world.heap.now
 
     def since(self, kept: Kept) -> int | None:
-        """Since when a page is other than it was while it is cached; None if it is as it was."""
+        """Return since when a cached page differs from what it was; None if it does not."""
         flipped = self._collective.flipped(kept.pages)
         return None if flipped is None else max(flipped, kept.entered)
 
     def too_long(self, kept: Kept) -> bool:
-        """Whether it has been so for longer than the bound."""
+        """Whether a page has been damaged for longer than the bound."""
         since = self.since(kept)
         return bool(self._bound) and since is not None and self._now - since > self._bound * SLACK
 
     def overdue(self, kept: Kept) -> bool:
-        """Whether nobody has looked at it within the bound."""
+        """Whether a page was not verified within the bound."""
         return bool(self._bound) and self._now - kept.verified > self._bound / SLACK
 
     def begins(self, who: str, chain: Iterable[Kept]) -> None:
@@ -114,7 +114,7 @@ class AtRest:
             self._orders[order.order] = HashOrder(self._now, list(kept), damaged, set())
 
     def answered(self, rank: Rank, orders: Iterable[int], cached: Collection[Kept]) -> None:
-        """A rank has told its leader what pages sum to."""
+        """A rank has sent its leader the sums of pages."""
         for number in orders:
             order = self._orders.get(number)
             if order is None:
@@ -128,8 +128,8 @@ class AtRest:
                 self.due |= {k for k in cached if not bad.isdisjoint(k.beneath())}
 
     def may_leave(self, kept: Kept) -> bool:
-        """Whether a page may leave the cache though nobody is given it: it, or one beneath it, is
-        damaged."""
+        """Whether a page may leave the cache although its place is not needed: it, or one beneath
+        it, is damaged."""
         return any(self.since(one) is not None for one in kept.beneath())
 
     def turned(
@@ -138,8 +138,12 @@ class AtRest:
         left: Collection[Kept],
         rooms: Mapping[str, Collection[Kept]],
     ) -> None:
-        """A leader's turn is over: this is cached, that has left the cache as damaged, and these
-        rooms hold these pages."""
+        """A leader's turn is over.
+
+        cached: the pages that are cached now
+        left: pages that have left the cache as damaged
+        rooms: the pages that rooms hold
+        """
         if stays := self.due.intersection(cached):
             pages = sorted(str(dict(k.pages)) for k in stays)
             self._violate(

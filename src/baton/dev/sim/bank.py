@@ -1,5 +1,5 @@
-"""The bank of planted bugs measured: is each found, by what, how soon, how often; and the table of
-it for the docs."""
+"""Measures the bank of planted bugs: whether each is found, by which invariant, how soon and how
+often. Makes the table for the docs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,15 @@ SHRINK_RUNS = 300
 
 
 class PlantResult(msgspec.Struct, frozen=True):
-    """What the simulator makes of one planted bug.
+    """How the simulator finds one planted bug.
 
     Attributes:
-        first_seed: the first one that breaks an invariant named by the plant; None if none did
-        invariant: which one that was
+        first_seed: the first seed that breaks an invariant named by the plant; None if none did
+        invariant: the invariant that it broke
         rate: share of the worlds that break such an invariant
         others: how many worlds break another one first, or crash
-        choices: other than the calm ones, of the first world made small; None if it was not
+        choices: choices other than the calm ones in the first world after shrinking; None if it was
+            not shrunk
     """
 
     plant: str
@@ -36,21 +37,22 @@ class PlantResult(msgspec.Struct, frozen=True):
 
 
 def shows(plant: Plant, seed: int) -> RunOutcome | None:
-    """The world of that seed, if it breaks what the plant says."""
+    """Return the outcome of the world with that seed, if it breaks an invariant that the plant
+    names; None if not."""
     outcome = run(seed, parts=plant.make())
     return outcome if outcome.invariant in plant.invariants else None
 
 
 def first(plant: Plant, seeds: Iterable[int] = SEEDS) -> RunOutcome | None:
-    """A world that shows a plant: the one that was the first at the last measurement, or the first
-    one."""
+    """Return a world that shows a plant: the one that was first at the last measurement, or else
+    the first one of these seeds. None if there is none."""
     known = FIRST_SEEDS.get(plant.name)
     order = dict.fromkeys([*seeds] if known is None else [known, *seeds])
     return next((found for seed in order if (found := shows(plant, seed)) is not None), None)
 
 
 def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> PlantResult:
-    """Run all these worlds with a bug planted."""
+    """Run all these worlds with a bug planted, and return the result."""
     first_seed, invariant, hits, others = None, "", 0, Counter[str]()
     script = None
     for seed in seeds:
@@ -70,7 +72,7 @@ def measure(plant: Plant, seeds: Sequence[int], *, shrink_runs: int = 0) -> Plan
 
 
 def table(plants: Sequence[Plant], found: Sequence[PlantResult]) -> str:
-    """Markdown; one line a plant."""
+    """Return a Markdown table with one line for each plant."""
     lines = [
         "| planted bug | what it models | record | found by | first seed | rate | choices |",
         "|---|---|---|---|---|---|---|",

@@ -1,15 +1,14 @@
-"""What must hold of one rank's memory, kept from its plans and its ports, without the code under
-test.
+"""Invariants of one rank's memory, kept from its plans and its ports, without the code under test.
 
     holders of a page:  Hold (plan) gives it to a key; it may be given to another key only when
                         nothing of ours touches it, or as one that both share: then it holds what
                         the tokens of both imply, and nobody writes it.
 
-Checked: no landing in a page that is not being fetched into for the read's own room; no page given
+Checked: a read lands only in pages that are being fetched into for its own room; no page is given
 away while a read, a digest, a copy to the host store or a computation of ours still uses it; a page
-has one owner; no read begins where another may still land, and none too often; at commit every
-block of the room is there and right; a room that comes back from the host store has the same bytes
-as when it went.
+has one owner; no read begins where another may still land, and no block is read too often; at
+commit every block of the room is there and right; a room that comes back from the host store has
+the same bytes as before.
 """
 
 from collections import Counter
@@ -29,11 +28,11 @@ from baton.dev.sim.replicas import Replicas
 Where = tuple[GroupName, int]
 State = dict[GroupName, NDArray[np.uint8]]
 Range = tuple[GroupName, int, int, int]
-READS = 6  # of a block on a leg: three tries, and three more where prefill found it intact
+READS = 6  # of a block on a leg: three tries, and three more if prefill found it intact
 
 
 class PlanBook:
-    """All ranks of a worker apply the same plans in the same order."""
+    """Checks that all ranks of a worker apply the same plans in the same order."""
 
     def __init__(self, name: str, violate: Callable[[str, str], None]) -> None:
         self._name, self._violate = name, violate
@@ -41,7 +40,7 @@ class PlanBook:
         self._applied: Counter[Rank] = Counter()
 
     def applied(self, rank: Rank, plan: StepPlan) -> None:
-        """A rank is about to apply a plan; the first to do so says what the others must do."""
+        """A rank is about to apply a plan. The others must do what the first rank does."""
         at = self._applied[rank]
         self._applied[rank] += 1
         if at == len(self._plans):
@@ -55,7 +54,7 @@ class PlanBook:
 
 
 class ShadowBooks:
-    """Shadow books of one rank."""
+    """The shadow books of one rank."""
 
     def __init__(
         self, name: str, placement: Placement, violate: Callable[[str, str], None]
@@ -68,7 +67,7 @@ class ShadowBooks:
         self.dropped: set[Key] = set()
         self._reads: dict[Handle, tuple[Key | None, set[Where]]] = {}
         self._into: dict[Handle, list[tuple[GroupName, int, int]]] = {}
-        self._times: dict[Key, Counter[tuple[RankId, GroupName, int]]] = {}  # a block was read
+        self._times: dict[Key, Counter[tuple[RankId, GroupName, int]]] = {}  # reads of each block
         self._page_bytes = {g.name: placement.page_bytes(g.name) for g in placement.table.groups}
         self.engine: SimEngine | None = None
         self.replicas: Replicas | None = None
@@ -80,7 +79,7 @@ class ShadowBooks:
         self.passing: set[Job] = set()
 
     def applied(self, plan: StepPlan) -> None:
-        """A plan is about to be applied by this rank."""
+        """This rank is about to apply a plan."""
         for key in plan.drop:
             self.dropped.add(key)
             self._before.pop(key, None)
@@ -102,7 +101,7 @@ class ShadowBooks:
             self._alone(row)
 
     def _alone(self, row: RowOrder) -> None:
-        """A room computes: nothing is read into its pages any more."""
+        """A room computes: check that nothing is read into its pages any more."""
         reads = [handle for handle, (owner, _) in self._reads.items() if owner == row.key]
         if reads:
             self._violate(
@@ -112,7 +111,7 @@ class ShadowBooks:
             )
 
     def _resumed(self, row: RowOrder) -> None:
-        """A room computes: if it was away, its state is what it was, byte for byte."""
+        """A room computes: if it was away, check that its state is what it was, byte for byte."""
         before = self._before.pop(row.key, None)
         if before is None:
             return
@@ -140,8 +139,8 @@ class ShadowBooks:
             )
 
     def _state(self, key: Key, length: int) -> State:
-        """All that the room's first `length` positions have in our pools, counted here and not by
-        the code under test."""
+        """Return the state of the room's first `length` positions in our pools. Its places are
+        computed here, and not by the code under test."""
         assert self.engine is not None
         found: State = {}
         table, b = self._placement.table, self._placement.table.block_tokens
@@ -177,8 +176,8 @@ class ShadowBooks:
                 )
 
     def _pass(self, hold: Hold) -> None:
-        """Pages at the front of a list are the room's no more; whoever is given them finds nothing
-        under way there."""
+        """Pages at the front of a list leave the room. Nothing may be under way there when they are
+        given to another."""
         passed = self._passed.setdefault(hold.key, Counter())
         for group, n in hold.passed.items():
             pages = self._pages.setdefault(hold.key, {}).setdefault(group, [])
@@ -188,7 +187,7 @@ class ShadowBooks:
             passed[group] += n
 
     def _vacate(self, key: Key) -> None:
-        """All pages of a list are the room's no more, though it goes on."""
+        """All pages of a list leave the room, though the room goes on."""
         for group, pages in self._pages.pop(key, {}).items():
             for page in pages:
                 self._holders.get((group, page), set()).discard(key)
@@ -258,7 +257,7 @@ class ShadowBooks:
                     )
 
     def _in_steps(self) -> set[Where]:
-        """Pages that a computation under way uses."""
+        """Return the pages that a computation under way uses."""
         return {
             (g, page)
             for batch in (self.engine.computing.values() if self.engine is not None else ())
@@ -268,7 +267,8 @@ class ShadowBooks:
         }
 
     def _unread(self, row: Row, group: GroupName) -> int:
-        """Pages at the front of a row's list that lie before all it looks back on."""
+        """Return how many pages at the front of a row's list lie before everything that it looks
+        back on."""
         extent = self._placement.table.group(group).extent
         if not isinstance(extent, Window):
             return 0
@@ -326,7 +326,7 @@ class ShadowBooks:
         times = self._times.setdefault(key, Counter())
         times.update((peer, group, slot) for group, slot in blocks)
         for group in size:
-            # of the same blocks
+            # a block is read over as many legs
             legs = sum(place.spec.group == group for place in self._placement.places.values())
             if max(times[peer, g, slot] for g, slot in blocks if g == group) > READS * legs:
                 self._violate(
@@ -358,21 +358,21 @@ class ShadowBooks:
         self._into.pop(handle, None)
 
     def whose(self, handle: Handle) -> str:
-        """The room that a read under way is for."""
+        """Return the room that a read under way is for."""
         key = self._reads[handle][0] if handle in self._reads else None
         return _short(key) if key is not None else "nobody"
 
     @property
     def reads(self) -> int:
-        """Reads that may still land."""
+        """The number of reads that may still land."""
         return len(self._reads)
 
     def owned(self) -> list[Where]:
-        """Pages of rooms that were not dropped."""
+        """Return the pages of rooms that were not dropped."""
         return [where for where, holders in self._holders.items() if holders - self.dropped]
 
     def used(self) -> list[Where]:
-        """Pages that were given to anybody; the state in them may be cached."""
+        """Return the pages that were ever given to a room. The state in them may be cached."""
         return list(self._holders)
 
 

@@ -5,11 +5,11 @@ without the code under test.
     Tokens of a room      all but the last are computed: pages that they complete are cached
     Hold                  a page that is given as the room's own is cached no more
 
-A page enters behind those of its room that have entered, and only where no other holds the same
-tokens of the same salt; so what is cached is known exactly. Checked: the leader takes the same
+A page enters behind those of its room that have entered, and only if no other page holds the same
+tokens with the same salt; so it is known exactly what is cached. Checked: the leader takes the same
 pages for cached; a room begins with the longest beginning that is cached, and with nothing else;
-what is cached is not fetched and everything else is; a page that enters holds on every rank what
-its tokens imply, and is never written.
+cached blocks are not fetched, and all others are; a page that enters holds on every rank what its
+tokens imply, and is never written.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,24 +27,24 @@ from baton.dev.sim.at_rest import AtRest, Kept, Where
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.loans import Lent
 
-Digest = tuple[str, int]  # salt, and of all tokens up to a page's end
+Digest = tuple[str, int]  # the salt, and a digest of all tokens up to a page's end
 
 
 class Held(msgspec.Struct):
     """A room that holds pages."""
 
     tokens: list[TokenId]
-    length: int  # of the ticket's context
+    length: int  # the length of the ticket's context
     pages: dict[GroupName, list[int]]
-    shared: int  # of them at the front, cached
-    reused: int  # of them when the room was admitted
-    chain: list[Kept]  # those that are shared
+    shared: int  # how many of them, at the front, are cached
+    reused: int  # how many of them were cached when the room was admitted
+    chain: list[Kept]  # the shared ones
     enters: bool = True
     fetched: dict[GroupName, set[BlockIndex]] = {}
 
 
 class CacheBook:
-    """One decode worker's. `on` where all state is pages of the whole sequence and sealed."""
+    """The book of one decode worker. On if all state is sealed pages of the whole sequence."""
 
     def __init__(
         self,
@@ -72,15 +72,18 @@ class CacheBook:
         self._kept: dict[Digest, Kept] = {}
         self._at: dict[Where, Digest] = {}
         self._rooms: dict[Key, Held] = {}
-        self._judged: dict[Key, Held] = {}  # whose commit was ordered
+        self._judged: dict[Key, Held] = {}  # rooms whose commit was ordered
         self.hits = 0  # pages with which rooms have begun
         self.at_rest = AtRest(name, verify_ms * 1000, collective, violate)
 
     # ---- what the leader does -------------------------------------------------------------------
 
     def acts(self, effects: Sequence[Effect], claimed: set[Where]) -> None:
-        """A leader's effects, in order: what it says of its rooms, and the plans that it issues.
-        claimed: pages that it takes for cached."""
+        """Judge a leader's effects, in order: the messages about its rooms, and the plans that it
+        issues.
+
+        claimed: the pages that it takes for cached
+        """
         if not self.on:
             if claimed:
                 self._violate(
@@ -108,7 +111,8 @@ class CacheBook:
             self.at_rest.turned(self._kept.values(), left, rooms)
 
     def _condemned(self, claimed: set[Where]) -> list[Kept]:
-        """Pages that the leader has taken out of its cache as damaged, and those above them."""
+        """Return the pages that the leader has taken out of its cache as damaged, and those above
+        them."""
         if claimed >= self._at.keys():
             return []
         gone = [
@@ -124,16 +128,17 @@ class CacheBook:
         return [kept for _, kept in found]
 
     def answered(self, rank: Rank, orders: Iterable[int]) -> None:
-        """A rank has told its leader what pages sum to that it was ordered to hash."""
+        """A rank has sent its leader the sums of pages that it was ordered to hash."""
         self.at_rest.answered(rank, orders, self._kept.values())
 
     def cached(self) -> Iterable[Where]:
-        """Pages that are cached."""
+        """Return the pages that are cached."""
         return self._at.keys()
 
     def _says(self, message: Said, rest: Sequence[Effect], done: int) -> int:
-        """A room is admitted before what is said behind it: pages are given in the order in which
-        rooms are admitted."""
+        """Take a message. Pages are given in the order in which rooms are admitted, so a room gets
+        its pages before the messages after its Admitted count. Returns how many holds of the next
+        plan are done."""
         match message:
             case Admitted(key=key) if key not in self._rooms:
                 plan = next(e.plan for e in rest if isinstance(e, Issue))
@@ -174,8 +179,8 @@ class CacheBook:
             self._rooms.pop(key, None)
 
     def pinned(self, pins: int) -> None:
-        """The leader's turn is over, and its cache has so many pins: some for rooms that were
-        dropped, perhaps."""
+        """The leader's turn is over, and its cache has `pins` pins, some of them perhaps for rooms
+        that were dropped."""
         rooms = sum(room.shared for room in self._rooms.values())
         self._collective.world.loans.pinned(self._collective.boot, pins, rooms)
 
@@ -208,7 +213,7 @@ class CacheBook:
         claimed = {g: [int(p) for p in pages[: hold.shared]] for g, pages in hold.pages.items()}
         used = max((len(pages) for pages in claimed.values()), default=0)
         if used < len(found) and self.at_rest.overdue(found[used]):
-            found = found[:used]  # behind it nothing is used before it was verified
+            found = found[:used]  # pages behind it are not used until it is verified
         due = {g: [kept.pages[g] for kept in found] for g in claimed}
         if claimed != due:
             self._violate(
@@ -236,7 +241,7 @@ class CacheBook:
         return found
 
     def _digests(self, salt: str, tokens: Sequence[TokenId]) -> list[Digest]:
-        """Of every complete page."""
+        """Return the digests of all complete pages."""
         return [
             (salt, h)
             for h in content.histories(tuple(tokens))[self._page_tokens - 1 :: self._page_tokens]
@@ -249,7 +254,8 @@ class CacheBook:
                 del self._at[group, page]
 
     def _enter(self, key: Key, computed: int) -> None:
-        """So many positions of the room are computed on every rank, and verified."""
+        """Positions before `computed` are computed on every rank, and verified: their complete
+        pages enter."""
         room = self._rooms[key]
         digests = self._digests(self._tickets[key].cache_salt, room.tokens[:computed])
         while room.enters and room.shared < len(digests):
@@ -283,7 +289,8 @@ class CacheBook:
         return (group, page) in self._at
 
     def _lend(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
-        """Pages are lent for a room: they must be cached, and hold what its tokens imply."""
+        """Check pages that are lent for a room: they must be cached, and hold what the room's
+        tokens imply."""
         ticket, b = self._tickets[key], self._table.block_tokens
         cached = self._find(ticket.cache_salt, [*ticket.prompt, *ticket.said])
         blocks: dict[int, tuple[int, ...]] = {}
@@ -306,7 +313,7 @@ class CacheBook:
     # ---- fetches --------------------------------------------------------------------------------
 
     def lacks(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
-        """Whether something of what is offered to a room that holds its pages is to be fetched."""
+        """Whether a room that holds its pages has to fetch any of the offered blocks."""
         room = self._rooms.get(key)
         first = room.reused * self._k if room is not None else 0
         return any(run.end > first for run in runs.values())
@@ -315,7 +322,7 @@ class CacheBook:
         room = self._rooms.get(fetch.key)
         if room is None:
             return
-        # read once more, in part: what its blocks sum to as a whole is not known
+        # a second read of some blocks: the sums of the whole order are not known then
         if fetch.follows is not None:
             room.enters &= all(
                 run.start >= room.length // self._table.block_tokens for run in fetch.runs.values()
@@ -333,8 +340,8 @@ class CacheBook:
             )
 
     def committed(self, keys: Iterable[Key]) -> None:
-        """A rank has applied the commit, and found the bytes right: were they fetched, or there
-        already?"""
+        """A rank has applied the commits and found the bytes right. Check that all blocks were
+        either fetched or cached."""
         for room, key in [(self._judged.pop(key), key) for key in keys if key in self._judged]:
             for group in self._table.groups:
                 due = extent_blocks(group.extent, room.length, self._table.block_tokens)

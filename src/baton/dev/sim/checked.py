@@ -1,5 +1,5 @@
-"""A core object whose steps also pass the checkers of recorded runs: what `baton replay-log` would
-say of its log, a world hears.
+"""A core object whose steps also pass the checkers of recorded runs: a world sees what `baton
+replay-log` would find in its log.
 
 pump ──event──▶ Checked ──▶ Watched ──▶ Leader, RankCore or Front
                    └──Step──▶ Checks of the process (trace/checks) ──▶ Violation
@@ -20,8 +20,11 @@ F = TypeVar("F", bound=AnyEffect)
 
 
 class Checked(Core[E, F], Generic[E, F]):
-    """Implements Core around another one. checks: of its process; violate: takes the name of a
-    check, and what it says"""
+    """Implements Core around another Core.
+
+    checks: those of its process
+    violate: takes the name of a check, and what it found
+    """
 
     def __init__(
         self, kind: CoreKind, core: Core[E, F], checks: Checks, violate: Callable[[str, str], None]

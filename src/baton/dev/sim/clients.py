@@ -1,5 +1,5 @@
-"""Clients, and the oracle of what they must see: every index once, in order, right; one end; no
-failure without excuse."""
+"""Clients, and the oracle of what they must see: every index once, in order and right; one end; no
+failure without an excuse."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from baton.dev.sim import content
 
 
 class Client(msgspec.Struct):
-    """One request and what was heard of it."""
+    """One request, and what its client has heard."""
 
     submit: Submit
     gateway: str
@@ -28,19 +28,19 @@ class Client(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """For stories."""
+        """The name in stories."""
         return f"request {self.submit.request}"
 
     @property
     def open(self) -> bool:
-        """Whether an end is still due."""
+        """Whether its end is still to come."""
         return self.end is None and not self.gone
 
 
 def right_answer(
     prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits
 ) -> tuple[list[TokenId], FinishReason]:
-    """What a right system generates, without pages, workers or handoffs."""
+    """Return what a right system generates. It is computed without pages, workers or handoffs."""
     history = content.histories(prompt)[-1]
     found: list[TokenId] = []
     ends = (*limits.eos_token_ids, *limits.stop_token_ids)
@@ -58,21 +58,21 @@ def right_answer(
 
 
 def _is_of(ticket: Ticket, submit: Submit) -> bool:
-    """Whether a ticket is of that request: each has a seed of its own."""
+    """Whether a ticket belongs to that request. Each request has a seed of its own."""
     return ticket.sampling.seed == submit.sampling.seed
 
 
 class Oracle:
-    """Judges what clients hear. tickets: all that workers were given, by epoch"""
+    """Judges what clients hear. tickets: all tickets that workers were given, by epoch"""
 
     def __init__(self, violate: Callable[[str, str], None], tickets: Mapping[Key, Ticket]) -> None:
         self._violate, self._tickets = violate, tickets
         self.clients: dict[RequestId, Client] = {}
-        # those looked at so far
+        # the right answers that were needed so far
         self._answers: dict[RequestId, tuple[list[TokenId], FinishReason]] = {}
 
     def hear(self, heard: Heard, now: int) -> Client:
-        """Something was said to a client."""
+        """Judge what was said to a client. Returns the client."""
         client = self.clients[heard.request]
         if client.end is not None or client.gone:
             self._violate("one_end", f"{client.name} heard {type(heard).__name__} after its end")
@@ -108,8 +108,8 @@ class Oracle:
             self._logprobs(client, index, drawn)
 
     def _logprobs(self, client: Client, index: int, drawn: Drawn) -> None:
-        """They are those of one epoch: the last of those whose tickets begin at this index or
-        before."""
+        """Check that logprobs are those of one epoch: the last one whose ticket begins at this
+        index or before."""
         submit, heard = client.submit, (drawn.logprob, drawn.top)
         if submit.sampling.logprobs is None:
             if heard != (None, ()):

@@ -1,5 +1,5 @@
 """The ranks of one incarnation of a simulated worker compute together: when their steps run, and
-what every position then holds.
+what every position holds afterwards.
 
 prefill   position ◀─ computed here for a room (author) | fetched back from decode (brought: as it was there)
 decode    position ◀─ cached here (inherited) | handed over by prefill | computed here
@@ -34,9 +34,9 @@ class CollectiveWorld(Protocol):
     tape: Tape
     attempts_differ: bool
     tickets: Mapping[Key, Ticket]
-    # of the positions that a prefill worker has of a room
+    # stamps of the positions of a room that a prefill worker has
     stamps: dict[tuple[Boot, Key], list[int]]
-    tainted: set[Key]  # computed from damaged memory, so sealed as it is
+    tainted: set[Key]  # rooms computed from damaged memory, and sealed as they are
     loans: Loans
     costs: Costs
     work: Work
@@ -52,28 +52,28 @@ class CollectiveWorld(Protocol):
 
 
 class Collective:
-    """The ranks of one incarnation of a worker, which compute together or not at all."""
+    """The ranks of one incarnation of a worker. They compute together or not at all."""
 
     def __init__(self, world: CollectiveWorld, boot: Boot, role: str, ranks: int) -> None:
         self.world, self.boot, self.role, self.ranks = world, boot, role, ranks
         self.engines: dict[Rank, SimEngine] = {}
         self.said: dict[Key, list[TokenId]] = {}  # tokens computed beyond the ticket's context
         self._waiting: dict[Seq, dict[Rank, Batch]] = {}
-        self._runs_at = 0  # the youngest batch; those behind it follow as its stages become free
+        self._runs_at = 0  # when the youngest batch runs; the next one needs a free stage
         self._ends_at: dict[Rank, int] = {}
-        self.stamps: dict[Key, list[int]] = {}  # of the positions known so far
+        self.stamps: dict[Key, list[int]] = {}  # stamps of the positions known so far
         self.histories: dict[Key, list[int]] = {}
         # blocks of the pools, and for whom they were computed or fetched back
         self.authors: dict[Place, Key] = {}
-        self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of those that were fetched back
+        self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of blocks that were fetched back
         # on decode: stamps of what was cached when a room came
         self.inherited: dict[Key, list[int]] = {}
-        self.raises: Callable[[Row], str] = lambda row: ""  # why drawing a row's token does
-        # whether one of them kills who computes it
+        self.raises: Callable[[Row], str] = lambda row: ""  # why drawing a row's token raises
+        # whether one of these rows kills the worker that computes it
         self.strikes: Callable[[Sequence[Row]], bool] = lambda rows: False
 
     def submit(self, rank: Rank, batch: Batch) -> None:
-        """A rank has begun a batch; it runs when all have."""
+        """A rank has begun a batch. It runs when all ranks have begun it."""
         waiting = self._waiting.setdefault(batch.seq, {})
         waiting[rank] = batch
         if len(waiting) < self.ranks:
@@ -112,13 +112,13 @@ class Collective:
             self.world.heap.at(at, self.engines[rank].finish, batch, rank == self._sampler())
 
     def _sampler(self) -> Rank:
-        """The first rank of the last pipeline stage draws."""
+        """Return the rank that draws: the first one of the last pipeline stage."""
         placement = self.placement
         return Rank((placement.pp - 1) * placement.tp)
 
     def _extend(self, row: Row) -> None:
-        """Stamps of all positions up to the row's end: its context is the ticket's, then what this
-        worker was told."""
+        """Add the stamps of all positions up to the row's end. Its context is that of the ticket,
+        followed by the tokens that this worker was given."""
         ticket = self.world.tickets[row.key]
         known = (*ticket.prompt, *ticket.said)
         self.world.work.computed(ticket, row.start, len(row.tokens))
@@ -143,8 +143,9 @@ class Collective:
                     self.brought.pop(place, None)
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
-        """Stamps of the positions at the front that this room does not compute here: on decode
-        those that prefill had, on other workers those of pages that were computed for others."""
+        """Return the stamps of the positions at the front that this room does not compute here: on
+        decode those that prefill had, on other workers those of pages that were computed for other
+        rooms."""
         if self.role == "decode":
             return self.begun(row.key)[:known]
         places = [
@@ -162,14 +163,14 @@ class Collective:
         ]
 
     def given(self, group: GroupName, blocks: range) -> None:
-        """A page begins a new life."""
+        """A page begins a new life: forget what its blocks held."""
         for block in blocks:
             self.authors.pop((group, block), None)
             self.brought.pop((group, block), None)
 
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
-        """A prefill leader offers blocks of a room: what nobody has computed here must have been
-        fetched back."""
+        """A prefill leader offers blocks of a room. Blocks that were not computed here must have
+        been fetched back."""
         if all(group.name in runs for group in self.placement.table.groups):
             for group in self._whole:
                 self._computed(key, group, runs[group])
@@ -191,8 +192,8 @@ class Collective:
                 self.world.tainted.add(key)
 
     def begun(self, key: Key) -> list[int]:
-        """Stamps of a ticket's context on decode: what was cached here when the room came, and
-        behind it what prefill had."""
+        """Return the stamps of a ticket's context on decode: first what was cached here when the
+        room came, then what prefill had."""
         cached, theirs = (
             self.inherited.get(key, []),
             self.world.stamps.get((self.world.tickets[key].prefill, key), []),
@@ -200,17 +201,18 @@ class Collective:
         return cached + theirs[len(cached) :]
 
     def known(self, key: Key) -> list[int]:
-        """Stamps of all positions that decode has of a room."""
+        """Return the stamps of all positions that decode has of a room."""
         return self.stamps.get(key) or self.begun(key)
 
     def differs(self, group: GroupName, page: int, stamps: Sequence[int]) -> list[str]:
-        """Ranks on which a page of complete blocks does not hold what these stamps say."""
+        """Return the ranks on which a page of complete blocks does not hold what these stamps
+        say."""
         return [
             e.process.name for e in self.engines.values() if e.page_differs(group, page, stamps)
         ]
 
     def flipped(self, pages: Mapping[GroupName, int]) -> int | None:
-        """Since when one of these pages is not what it was, on whatever rank; None if all are."""
+        """Return since when one of these pages is not what it was, on any rank; None if all are."""
         found = [
             since
             for e in self.engines.values()
@@ -220,7 +222,7 @@ class Collective:
         return min(found, default=None)
 
     def stamp_at(self, place: Place, offset: int, history: int) -> int:
-        """What a position of a block holds, that this worker computed or fetched back."""
+        """Return the stamp of a position in a block that this worker computed or fetched back."""
         return (
             self.brought[place][offset]
             if place in self.brought
@@ -228,7 +230,7 @@ class Collective:
         )
 
     def stamp(self, history: int, author: Key) -> int:
-        """What a position holds that was computed here for `author`."""
+        """Return the stamp of a position that was computed here for `author`."""
         return content.scramble(history ^ self._attempt(author)) | 1
 
     def _attempt(self, author: Key) -> int:
@@ -236,7 +238,7 @@ class Collective:
 
     @cached_property
     def placement(self) -> Placement:
-        """Of any of the ranks."""
+        """The placement of one of the ranks."""
         return next(iter(self.engines.values())).placement
 
     @cached_property
@@ -245,8 +247,8 @@ class Collective:
 
     @cached_property
     def _whole(self) -> tuple[GroupName, ...]:
-        """Groups of pages of the whole sequence; there is one, and where pages are cached there are
-        no others."""
+        """The groups of pages of the whole sequence. There is at least one, and where pages are
+        cached there are no other groups."""
         return tuple(
             g.name
             for g in self.placement.table.groups
@@ -254,7 +256,7 @@ class Collective:
         )
 
     def _place(self, row: Row, block: int, group: GroupName) -> Place:
-        """Where a block of the row lies, in the pool of such a group."""
+        """Return where a block of the row lies in the pool of a group of `_whole`."""
         k = self.placement.blocks_per_page(group)
         return group, int(row.pages[group][block // k]) * k + block % k
 

@@ -1,13 +1,13 @@
-"""Messages from the wrong party: what one process said to another is said to it again, by a third
-one or by the same one.
+"""Messages from the wrong party: a message from one process to another is sent to it again, by a
+third process or by the same one.
 
     sender ──message──▶ target          over the session of the two, once and in order
     other ───message──▶ target          some time later, over a session of its own: it is confused, or takes one room for another
     sender ──message──▶ target          some time later, as a new message: the sessions deliver it, as nothing was repeated there
 
-A session keeps out whatever is repeated below it. Above it everybody may say anything, and only
-what the message names tells whether it is the sender's to say. What names nobody (HelloBack,
-Refused, Paired, Unpaired) is whoever's it is, and may be wrong.
+A session keeps out whatever is repeated below it. Above it any process can send any message, and
+only what the message names tells whether its sender may send it. A message that names nobody
+(HelloBack, Refused, Paired, Unpaired) counts for any sender, and may be wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -51,11 +51,11 @@ from baton.dev.sim.process import Process
 from baton.dev.sim.tape import Tape
 from baton.shell.lines import Lines
 
-RECENT = 4  # epochs that one is taken for
+RECENT = 4  # epochs with which one is confused
 Authors = Callable[[Ticket], tuple[Boot, ...]]
 LATER_US = (0, 0, 0, 100, 1_000, 20_000)
-OF_NOBODY = (HelloBack, Refused, Paired, Unpaired)  # who hears it believes it
-ONCE = (Clear, ResetCache)  # said twice they do twice what their author wants done
+OF_NOBODY = (HelloBack, Refused, Paired, Unpaired)  # the receiver believes any sender
+ONCE = (Clear, ResetCache)  # sent twice, they act twice, as they should
 
 
 def _gateway(ticket: Ticket) -> tuple[Boot, ...]:
@@ -74,7 +74,7 @@ def _either(ticket: Ticket) -> tuple[Boot, ...]:
     return (ticket.prefill, ticket.decode)
 
 
-# whom the judges believe; the page of the protocol says the same in words
+# the senders that the judges believe; the protocol page says the same in words
 AUTHORS: Mapping[type[Any], Authors] = {
     **dict.fromkeys((Ticket, Abort, Close), _gateway),
     **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _prefill),
@@ -84,19 +84,19 @@ AUTHORS: Mapping[type[Any], Authors] = {
 
 
 class Voice:
-    """A process that can be spoken to and can speak: a gateway, or the leader of a worker."""
+    """A process that sends and receives messages: a gateway, or the leader of a worker."""
 
     def __init__(self, process: Process, sessions: Sessions, lines: Lines) -> None:
         self.process, self.sessions, self.lines = process, sessions, lines
 
 
 class Confusion:
-    """All that is said by the wrong party in a world, and who the right one would be."""
+    """Sends messages from the wrong party in a world, and knows who the right one would be."""
 
     def __init__(self, world: Any, tape: Tape) -> None:
         self._world, self._tape = world, tape
         self._voices: dict[Boot, Voice] = {}
-        # what its gateway says of a room after that would be a new room
+        # a message of its gateway about a room after Close would open a new room
         self._closed: set[Room] = set()
 
     def joins(self, boot: Boot, voice: Voice) -> None:
@@ -104,8 +104,8 @@ class Confusion:
         self._voices[boot] = voice
 
     def rightful(self, sender: Boot, message: Said) -> bool:
-        """Whether a message is its sender's to say, as far as it is about a room whose ticket
-        anybody has."""
+        """Whether a message may come from its sender, if it is about a room whose ticket is
+        known."""
         authors = AUTHORS.get(type(message))
         if isinstance(message, Credits | Progress):
             return sender == message.worker
@@ -123,8 +123,7 @@ class Confusion:
                 return tickets.get(message.key)
 
     def closes(self, room: Room) -> None:
-        """A gateway says Close; on its way that is never overtaken by what the gateway says
-        later."""
+        """A gateway sends Close. No later message of the gateway overtakes it."""
         self._closed.add(room)
 
     def heard(self, sender: Boot, target: Boot, message: Said) -> None:
@@ -154,8 +153,9 @@ class Confusion:
             self._later(speaker, target, message)
 
     def _of_another(self, target: Boot, message: Any) -> Said | None:
-        """The same of another epoch that the target has a part in, if there is one. Whoever opens a
-        room first is its gateway: a ticket is said of its own room."""
+        """Return the same message about another epoch in which the target takes part; None if
+        there is none. The first gateway that opens a room owns it, so tickets and Close are not
+        changed."""
         if isinstance(message, Close | Ticket):
             return None
         tickets: Mapping[Key, Ticket] = self._world.tickets
@@ -172,7 +172,7 @@ class Confusion:
         return mistaken
 
     def _who_reach(self, target: Boot) -> Iterator[Boot]:
-        """Whoever lives and has a session with it."""
+        """Yield the live processes that have a session with the target."""
         for boot, voice in self._voices.items():
             if boot != target and voice.process.alive and voice.sessions.number(target) is not None:
                 yield boot

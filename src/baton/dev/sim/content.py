@@ -1,13 +1,12 @@
-"""What state holds in a simulated model: a pure function of what was computed, by whom, and where
-it belongs.
+"""What state holds in a simulated model: a pure function of what was computed, by which attempt,
+and where it belongs.
 
-A row is a function of (spec, layer, part, head, tokens up to its position, attempt); the attempt is
-the boot and epoch that computed it, as other batches give other last bits. A token drawn is a
-function of the tokens before it, its index and the request's seed; where there are penalties,
-biases or a least length, of what the draw is told of its past, too. So a byte in a wrong place
-differs from what is expected there, and so does a token drawn from it, or from a wrong past. Its
-logprobs have the last bits of the attempt that drew it: who knows them knows which epoch a token
-came from.
+A row is a function of (spec, layer, part, head, tokens up to its position, attempt). The attempt is
+the boot and epoch that computed it, as other batches give other last bits. A token is a function of
+the tokens before it, its index and the request's seed and, if there are penalties, biases or a
+least length, of the past that the draw is given. So a byte in a wrong place differs from what is
+expected there, and so does a token drawn from it or from a wrong past. The logprobs of a token have
+last bits that identify the attempt, and so tell from which epoch the token came.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -24,22 +23,22 @@ STAMP_BYTES = 8
 
 
 def scramble(x: int) -> int:
-    """A one-to-one mixing of 64 bits (constants of MurmurHash3's finaliser; unlike the seal's on
-    purpose)."""
+    """Mix 64 bits, one to one, with the constants of MurmurHash3's finaliser. It differs from the
+    seal's mixing on purpose."""
     x = ((x ^ (x >> 33)) * 0xFF51AFD7ED558CCD) & MASK
     x = ((x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53) & MASK
     return x ^ (x >> 33)
 
 
 def histories(tokens: tuple[int, ...]) -> list[int]:
-    """For every position the digest of the tokens up to it."""
+    """Return, for every position, the digest of the tokens up to it."""
     found: list[int] = []
     add_histories(found, tokens)
     return found
 
 
 def add_histories(found: list[int], tokens: Iterable[int]) -> None:
-    """Go on with `found`, the histories of the tokens before these."""
+    """Append to `found` the histories of these tokens, which follow those of `found`."""
     h = found[-1] if found else 0x5EED
     for token in tokens:
         h = scramble(h * 31 + token + 1 & MASK)
@@ -47,7 +46,7 @@ def add_histories(found: list[int], tokens: Iterable[int]) -> None:
 
 
 def attempt(boot: Boot, epoch: int) -> int:
-    """What sets one computation of the same tokens apart from another."""
+    """Return the number by which one computation of the same tokens differs from another."""
     return scramble(boot * 1009 + epoch & MASK)
 
 
@@ -60,8 +59,8 @@ def next_token(
     answer: Sequence[int] = (),
     barred: Container[int] = (),
 ) -> TokenId:
-    """The token after a history. Penalties look at the tokens of the prompt, each once, and at
-    those of the answer so far; `barred` ones are not drawn."""
+    """Return the token after a history. Penalties depend on the tokens of the prompt, each once,
+    and on those of the answer so far. `barred` tokens are not drawn."""
     drawn = history ^ (sampling.seed * 0x9E37 + index)
     if sampling.shaping is not None:
         drawn ^= _shaped(sampling.shaping, prompt, answer)
@@ -72,8 +71,8 @@ def next_token(
 
 
 def _shaped(shaping: Shaping, prompt: Iterable[int], answer: Sequence[int]) -> int:
-    """What penalties and biases do to a draw; 0 where all are off. It is the same in whatever order
-    tokens are named."""
+    """Return the effect of penalties and biases on a draw; 0 if all are off. It does not depend on
+    the order of the tokens."""
     found = _digest(1, (token * 1009 + int(64 * bias) for token, bias in shaping.logit_bias))
     if shaping.repetition_penalty != 1:
         found ^= _digest(2, sorted({*prompt, *answer}))
@@ -85,7 +84,7 @@ def _shaped(shaping: Shaping, prompt: Iterable[int], answer: Sequence[int]) -> i
 
 
 def _digest(what: int, numbers: Iterable[int]) -> int:
-    """0 of nothing."""
+    """Return a digest of numbers; 0 if there are none."""
     found = 0
     for number in numbers:
         found = scramble(found * 31 + number * 7 + what & MASK)
@@ -95,8 +94,8 @@ def _digest(what: int, numbers: Iterable[int]) -> int:
 def logprobs(
     history: int, count: int, author: int
 ) -> tuple[float, tuple[tuple[TokenId, float], ...]]:
-    """Of the token after a history, and of the `count` most likely ones; the last bits are those of
-    the attempt that computes them."""
+    """Return the logprob of the token after a history, and those of the `count` most likely tokens.
+    Their last bits are those of the attempt that computes them."""
     noise = author % (1 << 20) / (1 << 24)
     top = ((TokenId((history + i) % VOCABULARY), -1.0 - i - noise) for i in range(count))
     return -0.5 - history % 16 - noise, tuple(top)
@@ -105,7 +104,8 @@ def logprobs(
 def _at(
     places: Sequence[SpecPlace], token: int, value: Callable[[str, int, int, int, int], int]
 ) -> int:
-    """A block in which all rows of one position have their value, and everything else is zero."""
+    """Return a block in which all rows of one position have their value and everything else is
+    zero."""
     found = 0
     for place in places:
         for h in range(place.heads.size):
@@ -126,7 +126,7 @@ def _at(
 
 @lru_cache(maxsize=1024)
 def _unit_key(spec: str, row_bytes: int, head: int, layer: int, part: int) -> int:
-    """Odd: another stamp gives another product."""
+    """Return the key of a unit. It is odd, so that different stamps give different products."""
     assert row_bytes > STAMP_BYTES, "a row holds a stamp and something of its unit"
     key = scramble(
         scramble(int.from_bytes(spec.encode()[:8], "little") * 7 + layer & MASK) * 7
@@ -143,11 +143,12 @@ def _whole_row(spec: str, row_bytes: int, head: int, layer: int, part: int) -> i
 
 
 class BlockContents:
-    """The contents of one rank's blocks, each as one little-endian integer of as many bytes.
+    """The contents of one rank's blocks. Each is one little-endian integer with as many bytes as
+    the block.
 
     A row is the product of its unit's key and its position's stamp; keys are so short that the
-    product fills the row. So a block is a sum over its positions, each of which has the keys of all
-    units at its own place, times its stamp.
+    product fills the row. So a block is a sum over its positions: each has the keys of all units,
+    at its own place, times its stamp.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -171,19 +172,19 @@ class BlockContents:
         }
 
     def block(self, group: GroupName, stamps: Sequence[int]) -> int:
-        """A whole block. stamps: per position digest of history and attempt; beyond them nothing
-        was computed"""
+        """Return a whole block. stamps: by position, the digest of history and attempt; nothing was
+        computed beyond them"""
         assert len(stamps) <= self._tokens[group], "a block holds no more positions"
         return sum(stamp * key for stamp, key in zip(stamps, self._keys[group], strict=False))
 
     def row(self, group: GroupName, at: int, stamp: int) -> int:
-        """What position `at` of a block adds to it."""
+        """Return what position `at` adds to a block."""
         return stamp * self._keys[group][at]
 
     def mask(self, group: GroupName, first: int, past: int) -> int:
-        """Which bits of a block belong to its positions [first, past)."""
+        """Return which bits of a block belong to its positions [first, past)."""
         return self._masks[group][first, past]
 
     def tokens_per_block(self, group: GroupName) -> int:
-        """Positions in a block; a slot has one."""
+        """Return the number of positions in a block; a slot has one."""
         return self._tokens[group]

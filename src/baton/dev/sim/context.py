@@ -1,7 +1,7 @@
 """What a room's state must hold on one rank, kept while the room's sequence grows.
 
-A context is compared before every step and is one token longer each time: whatever was worked out
-for its first positions is not worked out again.
+A context is compared before every step and is one token longer each time. What was computed for its
+first positions is not computed again.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ class Context:
         self._blocks: list[int] = []
 
     def blocks(self, stamps: Sequence[int]) -> list[int]:
-        """Whole blocks (see Rows) of a sequence with these stamps; positions beyond it are zero."""
+        """Return the whole blocks (see BlockContents) of a sequence with these stamps. Positions
+        beyond it are zero."""
         if self._stamps != stamps[: len(self._stamps)]:  # other tokens than before, or fewer
             self._stamps, self._blocks = [], []
         b = self._rows.tokens_per_block(self._group)

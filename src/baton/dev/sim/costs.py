@@ -1,9 +1,9 @@
-"""What time things take in a world: steps that grow with what they compute, wires that carry so
-much and no more.
+"""How long things take in a world: steps that grow with what they compute, and wires of limited
+rate.
 
     read ──▶ queue of its wire ──its turn──▶ carried, at the wire's rate ──▶ landed         one read after the other
 
-The defaults are a quick machine beside an endless wire: there nothing ever waits for anything else.
+The defaults are a fast machine with an unlimited wire, where nothing ever waits for anything else.
 """
 
 from collections import deque
@@ -18,23 +18,23 @@ from baton.dev.sim.heap import Heap
 class Shares(Enum):
     """Which reads queue behind each other."""
 
-    NONE = "none"  # the wire is endless
+    NONE = "none"  # the wire is unlimited
     TARGET = "target"  # those of one reader
     SOURCE = "source"  # those from one source
     ALL = "all"  # all of the world
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What a world's machines and wires are able to do.
+    """The speed of a world's machines and wires.
 
     Attributes:
-        step_us: of a step, whatever is in it
-        row_us: of each of its rows
-        token_us: of each of its tokens
-        read_us: before a read's first byte is carried
-        bytes_per_ms: what a wire carries; 0 = without limit
-        shares: which reads a wire is for
-        connect_us: until a peer is reached
+        step_us: time of a step, whatever is in it
+        row_us: additional time of each row
+        token_us: additional time of each token
+        read_us: time before a read's first byte is carried
+        bytes_per_ms: the rate of a wire; 0 = without limit
+        shares: which reads share a wire
+        connect_us: time until a peer is connected
     """
 
     step_us: int = 400
@@ -46,16 +46,16 @@ class Costs(msgspec.Struct, frozen=True):
     connect_us: int = 0
 
     def step(self, *, rows: int, tokens: int) -> int:
-        """Microseconds that a step takes."""
+        """Return the microseconds that a step takes."""
         return self.step_us + self.row_us * rows + self.token_us * tokens
 
     def carrying(self, nbytes: int) -> int:
-        """Microseconds for which a read has its wire to itself."""
+        """Return the microseconds for which a read has its wire to itself."""
         return self.read_us + (nbytes * 1000 // self.bytes_per_ms if self.bytes_per_ms else 0)
 
     def request_us(self, *, steps: int, nbytes: int) -> int:
-        """Microseconds more than by default that a request may take which is alone: so many steps,
-        and its state twice."""
+        """Return how many microseconds a request that is alone may take longer than by default:
+        `steps` steps, and two transfers of its state."""
         more = self.step(rows=8, tokens=16) - DEFAULT.step(rows=8, tokens=16)
         return steps * more + 2 * self.carrying(nbytes) + self.connect_us
 
@@ -64,8 +64,8 @@ DEFAULT = Costs()
 
 
 class Wire:
-    """Carries one read at a time, in the order in which they came; who has given up before its turn
-    takes no time of it."""
+    """Carries one read at a time, in the order in which they came. A read that was given up before
+    its turn takes no time."""
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
@@ -75,7 +75,7 @@ class Wire:
     def enter(
         self, duration: int, wanted: Callable[[], bool], begin: Callable[[int], None]
     ) -> None:
-        """A read wants to be carried. `begin` is told at its turn how long it takes, if it is still
+        """Queue a read. At its turn `begin` is called with the time that it takes, if it is still
         `wanted` then."""
         self._queue.append((duration, wanted, begin))
         if not self._busy:
@@ -92,7 +92,7 @@ class Wire:
 
 
 class Wires:
-    """All wires of a world, by what they are shared by."""
+    """The wires of a world."""
 
     def __init__(self, heap: Heap, costs: Costs) -> None:
         self._heap, self._costs = heap, costs
@@ -106,7 +106,8 @@ class Wires:
         wanted: Callable[[], bool],
         begin: Callable[[int], None],
     ) -> None:
-        """A read of so many bytes from one process into another; see Wire."""
+        """Queue a read of `nbytes` bytes from one process to another, on the wire that it uses; see
+        Wire."""
         names = {Shares.TARGET: target, Shares.SOURCE: source, Shares.ALL: ""}
         if self._costs.shares is Shares.NONE:
             begin(self._costs.carrying(nbytes))

@@ -12,7 +12,7 @@ TOLD_APART = ("table", "workers", "faults")
 
 
 def described(draw: WorldDraw) -> tuple[str, ...]:
-    """A line for the model, each worker, what goes wrong, and the rest."""
+    """Return a line for the model, each worker, the faults, and the rest."""
     return (
         f"state     {_state(draw.table)}",
         *(f"worker    {w.name}: {_fields(w, ('name', 'role'))}" for w in draw.workers),

@@ -1,6 +1,6 @@
-"""No worker ends a room in silence: it was told to, or it has said why.
+"""No worker ends a room silently: it was told to, or it has said why.
 
-An end that nobody hears of leaves the other side and the gateway waiting until something runs out.
+If nobody hears of an end, the other side and the gateway wait until some time limit is over.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,13 +43,13 @@ class Endings:
                 pass
 
     def lost(self, worker: Boot, peer: Boot) -> None:
-        """A leader hears that a peer is gone: a gateway's rooms end with it."""
+        """A leader hears that a peer is gone. If it is a gateway, its rooms end with it."""
         self._explained.update(
             (worker, key) for key, ticket in self._tickets.items() if ticket.gateway == peer
         )
 
     def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
-        """A leader's turn is over: what it says, and the plan that it issues."""
+        """A leader's turn is over: judge the messages that it sends and the plan that it issues."""
         dropped: list[Key] = []
         for effect in effects:
             if isinstance(effect, Send):

@@ -1,7 +1,7 @@
-"""Compute as delay: the ranks of a worker run a batch together, write what state.content says, and
+"""Compute as delay: the ranks of a worker run a batch together, write what content.py computes, and
 draw its tokens.
 
-Before it writes, every rank compares the context that its rows read with what must be there: a
+Before it writes, every rank compares the context that its rows read with what must be there. So a
 wrong byte is found at its first use, whatever the protocol believes.
 """
 
@@ -29,28 +29,28 @@ from baton.dev.sim.sums import Sums
 
 DIGEST_US = 30
 NOTHING = Past((), (), ())
-LATE_US = 100_000  # times up to 20: hashing of cached pages may take longer than it may be put off
+LATE_US = 100_000  # times up to 20: hashing cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
 
 
 class Flips(msgspec.Struct):
-    """Bits of a page that were flipped, by byte and bit, and when the first one was."""
+    """The bits of a page that were flipped, by byte and bit, and the time of the first flip."""
 
     since: int
     bits: set[tuple[int, int]]
 
 
 class EngineWorld(CollectivesWorld, Protocol):
-    """What an engine needs to know of its world, beside what its collective does."""
+    """What an engine needs to know of its world, in addition to what its collective needs."""
 
-    clearing: bool  # whether somebody has asked for empty pools
+    clearing: bool  # whether somebody has asked to clear the pools
 
     def rows_of(self, placement: Placement) -> content.BlockContents:
-        """What a rank so placed holds."""
+        """Return the contents of a rank with this placement."""
         ...
 
     def sums_of(self, placement: Placement) -> Sums:
-        """Sums of what a rank so placed holds."""
+        """Return the sums of the contents of a rank with this placement."""
         ...
 
 
@@ -76,16 +76,16 @@ class SimEngine:
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}
         sizes = {g: placement.block_bytes(g) for g in pages}
-        # those of which it holds anything
+        # groups of which this rank holds a part
         self._groups = [g for g in placement.table.groups if sizes[g.name]]
         self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
-        # of those that are not as they were still
+        # of the damaged pages that have not become right again
         self._flips: dict[tuple[GroupName, int], Flips] = {}
-        # blocks, by their index in the pool, as they were then
+        # the contents of sealed blocks at that time, by their index in the pool
         self._sealed: dict[tuple[GroupName, int], int] = {}
         self.digesting: dict[int, DigestOrder] = {}
-        # whether a hash is of cached pages, for nobody who waits
+        # whether a job hashes cached pages, for which nobody waits
         self.passing: Callable[[int], bool] = lambda job: False
         self.cached: Callable[[GroupName, int], bool] = lambda group, page: False  # on decode
         collective.engines[rank] = self
@@ -155,7 +155,7 @@ class SimEngine:
         return self._known_sums.of(self.sim_pools[group], self.placement, group, slots, numbers)
 
     def _block(self, group: GroupName, slot: int) -> int:
-        """What a block of the pool holds; see Rows."""
+        """Return the content of a block of the pool, as BlockContents has it (content.py)."""
         raw, size = self._raw[group]
         return int.from_bytes(raw[slot * size : (slot + 1) * size], "little")
 
@@ -173,7 +173,7 @@ class SimEngine:
 
     @property
     def progress(self) -> Mapping[WorkKind, int]:
-        """Nothing takes long here."""
+        """Nothing takes long here, so there is no progress to report."""
         return {}
 
     def poll(self) -> list[BatchDone | DigestDone]:
@@ -185,7 +185,7 @@ class SimEngine:
     # ---- what the books ask ---------------------------------------------------------------------
 
     def given(self, group: GroupName, page: int) -> None:
-        """A page begins a new life."""
+        """A page begins a new life: forget what it held."""
         self.damaged.discard((group, page))
         self._flips.pop((group, page), None)
         k = self.placement.blocks_per_page(group)
@@ -194,17 +194,17 @@ class SimEngine:
             self._sealed.pop((group, page * k + j), None)
 
     def flip(self, group: GroupName, page: int, byte: int, bit: int) -> None:
-        """A bit of a page changes by itself."""
+        """Flip a bit of a page, as failing memory does."""
         where = group, page
         self.sim_pools[group].data[page * self.placement.page_bytes(group) + byte] ^= 1 << bit
         self.damaged.add(where)
         flips = self._flips.setdefault(where, Flips(self.world.heap.now, set()))
         flips.bits ^= {(byte, bit)}
         if not flips.bits:
-            del self._flips[where]  # the same bit twice
+            del self._flips[where]  # the same bits were flipped twice
 
     def flipped(self, group: GroupName, page: int) -> int | None:
-        """Since when a page is not what it was, in its present life; None if it is."""
+        """Return since when a page is not what it was, in its present life; None if it is."""
         flips = self._flips.get((group, page))
         return flips.since if flips is not None else None
 
@@ -219,7 +219,7 @@ class SimEngine:
 
     def kept(self, group: GroupName, page: int) -> bool:
         """Whether every block of a page was sealed when it was computed here, or was fetched back.
-        (Not of decode.)"""
+        (Not used for decode.)"""
         if not self.placement.block_bytes(group):
             return True
         k, brought = self.placement.blocks_per_page(group), self.collective.brought
@@ -229,9 +229,10 @@ class SimEngine:
         )
 
     def reuses(self, key: Key, group: GroupName, at: int, page: int) -> None:
-        """A room is given a page that was computed before, as number `at` of its list: it must hold
-        what the room's own tokens imply, have been computed for a room of the same salt, and leave
-        the room a token to compute. (Prefill; of decode caches.py knows more.)"""
+        """Check a page that was computed before and is given to a room as number `at` of its
+        list. It must hold what the room's own tokens imply, have been computed for a room with
+        the same salt, and leave the room a token to compute. (For prefill; caches.py does this
+        for decode.)"""
         if self.collective.role == "decode":
             return
         world, ticket, k = (
@@ -275,8 +276,8 @@ class SimEngine:
     def differs(
         self, key: Key, pages: Mapping[GroupName, Sequence[int]], passed: Mapping[GroupName, int]
     ) -> str:
-        """Where these pages do not hold the room's whole state as its prefill worker computed it;
-        empty if nowhere.
+        """Return where these pages do not hold the room's whole state as its prefill worker
+        computed it; empty if nowhere.
 
         passed: pages of the sequence before the first of each list
         """
@@ -303,7 +304,7 @@ class SimEngine:
                 if self._block(group.name, slot) != right[n - due.start]
             ]
             if wrong and all(self.was_damaged(group.name, [slots[n - due.start]]) for n in wrong):
-                self.world.tainted.add(key)  # in what was cached here
+                self.world.tainted.add(key)  # the damage is in pages that were cached here
                 return ""
             if wrong:
                 return f"blocks {wrong} of group {group.name}"
@@ -322,7 +323,7 @@ class SimEngine:
     # ---- compute --------------------------------------------------------------------------------
 
     def finish(self, batch: Batch, samples: bool) -> None:
-        """The batch has ended on this rank."""
+        """End a batch on this rank."""
         if not self.process.alive:
             return
         rows = tuple(self._row(row, samples) for row in batch.rows)
@@ -342,7 +343,7 @@ class SimEngine:
         return RowDone(row.key, drawn, sums, why)
 
     def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
-        """A token, by what the draw is told and by nothing else; its logprobs are this
+        """Draw a token from what the draw is given and nothing else. Its logprobs are this
         attempt's."""
         past = draw.past if draw.past is not None else NOTHING
         token = content.next_token(
@@ -386,18 +387,18 @@ class SimEngine:
         return self._contexts[key, group]
 
     def _slot(self, row: Row, group: GroupName, stamps: list[int], tokens: int) -> list[int]:
-        """What a slot holds after so many tokens: once it is written, once it is read."""
+        """Return what a slot holds after this many tokens."""
         return self._context(row.key, group).blocks([_slot_stamp(stamps, tokens)])
 
     def _slots(self, group: GroupName, pages: Sequence[int], begin: int) -> list[int]:
-        """Block indexes in the pool, in the order of the sequence; NOWHERE for those before
+        """Return block indexes in the pool, in the order of the sequence; NOWHERE for those before
         `begin`."""
         k = self.placement.blocks_per_page(group)
         own = list(pages) if k == 1 else [page * k + j for page in pages for j in range(k)]
         return [NOWHERE] * begin + own if begin else own
 
     def _require_held(self, row: Row, group: GroupName, first: int) -> None:
-        """The row looks at blocks from this one on."""
+        """Check that the row's lists hold the blocks that it looks at, which begin with `first`."""
         if first < row.begins.get(group, 0):
             self.world.violate(
                 "live_window",
@@ -409,7 +410,8 @@ class SimEngine:
     def _check(
         self, row: Row, group: GroupName, slots: list[int], blocks: list[int], first: int, past: int
     ) -> None:
-        """Positions [first, past) of the sequence are what `blocks`, its whole blocks, say."""
+        """Check that positions [first, past) of the sequence hold what `blocks`, its whole blocks,
+        say."""
         if first >= past:
             return
         b = self._rows.tokens_per_block(group)
@@ -432,8 +434,8 @@ class SimEngine:
             )
 
     def was_damaged(self, group: GroupName, slots: Sequence[int]) -> bool:
-        """Whether a bit was flipped here: nothing promises that what is computed from damaged state
-        is right."""
+        """Whether a bit was flipped in one of these blocks. State computed from damaged state need
+        not be right."""
         k = self.placement.blocks_per_page(group)
         return any((group, slot // k) in self.damaged for slot in slots)
 
@@ -466,7 +468,7 @@ class SimEngine:
             self._write(group, slot, held ^ (held ^ blocks[i]) & meant)
 
     def _seal(self, row: Row, group: GroupName, first: int, past: int) -> NDArray[np.uint64]:
-        """Zero the tail beyond the last valid position, then sum."""
+        """Zero the tail after the last valid position, then return the sums."""
         if not self.placement.block_bytes(group):
             return np.zeros((past - first, 0), dtype=np.uint64)
         slots = self._slots(group, row.pages[group].tolist(), row.begins.get(group, 0))[first:past]
@@ -488,5 +490,5 @@ class SimEngine:
 
 
 def _slot_stamp(stamps: list[int], tokens: int) -> int:
-    """A slot's stamp after so many tokens."""
+    """Return a slot's stamp after this many tokens."""
     return content.scramble(stamps[tokens - 1]) | 1

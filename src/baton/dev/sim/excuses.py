@@ -1,4 +1,4 @@
-"""No spurious failure: a request may fail only where a fault of its own explains it."""
+"""No spurious failure: a request may fail only if a fault that concerns it explains the failure."""
 
 import msgspec
 
@@ -13,23 +13,23 @@ TRANSFER = frozenset(
 )
 EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
-    # A side that has refused the request, or failed it by itself, knows it no more: the other one
-    # says so first.
+    # A side that has refused the request, or failed it by itself, no longer knows it, and the other
+    # side may report that first.
     FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight", "row"},
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
     FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},
     FailCode.COMPUTE_FAILED: frozenset({"row"}),
-    # of innocent requests only one that was a suspect, and had bad luck again
+    # an innocent request fails so only if it was a suspect and a fault hit it again
     FailCode.POISON: ENDED | {"is poison"},
 }
-# an attempt may fail of it: the request is served all the same
+# an attempt may fail because of it, but the request is served all the same
 MISTAKEN = frozenset({"mistaken pair"})
 EVERYBODY = "*"
 
 
 class InjectedFault(msgspec.Struct, frozen=True):
-    """Something that went wrong, and whom it hit (workers or gateways by name)."""
+    """A fault that has occurred, and the workers or gateways that it hit, by name."""
 
     at: int
     kind: str
@@ -37,7 +37,7 @@ class InjectedFault(msgspec.Struct, frozen=True):
 
 
 def worker_of(process: str) -> str:
-    """The worker or gateway that a process belongs to."""
+    """Return the worker or gateway that a process belongs to."""
     return process.split("/")[0]
 
 
@@ -48,8 +48,11 @@ def excuse(
     *,
     also: frozenset[str] = frozenset(),
 ) -> InjectedFault | None:
-    """A fault that explains this failure of a request which concerned these workers and gateways;
-    also: further kinds that do."""
+    """Return a fault that explains this failure of a request, which concerned these workers and
+    gateways; None if there is none.
+
+    also: further kinds of fault that explain it
+    """
     kinds = EXCUSES[code] | also
     return next(
         (f for f in faults if f.kind in kinds and (f.whom & concerned or EVERYBODY in f.whom)), None

@@ -1,5 +1,4 @@
-"""One gateway's process from its start to its end: the shipped pump, and clients instead of
-HTTP."""
+"""The process of one gateway from its start to its end: the shipped pump, and clients, not HTTP."""
 
 from typing import Any
 
@@ -45,11 +44,15 @@ class GatewayRun:
 
     @property
     def boot(self) -> Boot:
-        """Of its process."""
+        """The boot of its process."""
         return self.process.boot
 
     def step(self, event: FrontEvent) -> None:
-        """Somebody asks at the HTTP side. Raises Overloaded."""
+        """Take an event from the HTTP side.
+
+        Raises:
+            Overloaded: the request is refused
+        """
         self._pump.step(event)
         self.process.wake(0)
 

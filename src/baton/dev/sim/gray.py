@@ -1,5 +1,4 @@
-"""What neither lives nor dies as it should: work that never ends, and a request that kills whoever
-computes it.
+"""Gray failures: work that never ends, and a request that kills every worker that computes it.
 
 a piece of work's turn comes ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
 a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request
@@ -17,19 +16,19 @@ from baton.dev.sim.tape import Tape
 
 STEP, DIGEST, COPY = "step", "digest", "host copy"
 KINDS = (STEP, DIGEST, COPY, STEP, DIGEST)
-# To the end of its worker, from when all of its kind before it had ended, as they run one after the
-# other: the watchdog's bound
-# (3 s at most), one of its looks (0.3 s), and a second or so in which the leader hears of it.
+# From the end of all earlier work of its kind (they run one after the other) to the end of the
+# worker: the watchdog's bound (3 s at most), the interval at which it looks (0.3 s), and about a
+# second until the leader hears of it.
 NOTICED_US = 4_500_000
 DEATHS = 2
-# where a worker's last words may be lost (that the step was the request's alone): its epochs, one
-# of them excused
+# if a worker's last message (that the step had only this request) may be lost: all epochs of the
+# request, one of them excused
 ATTEMPTS = 4
 POISON, HANG, CRASH, IS_POISON, ROW = "poison", "hang", "crash", "is poison", "row"
 
 
 class Gray:
-    """Does it, and judges what comes of it."""
+    """Makes these failures happen, and judges the outcome."""
 
     def __init__(self, world: Any, tape: Tape) -> None:
         self._world, self._tape = world, tape
@@ -43,14 +42,14 @@ class Gray:
     # ---- hangs ----------------------------------------------------------------------------------
 
     def hang(self) -> None:
-        """The next piece of some kind of work of a worker's rank never ends."""
+        """Let the next piece of some kind of work on some rank never end."""
         alive = [p for w in self._world.workers.values() for p in w.processes if p.alive]
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who hangs")]
             process.hangs.add(KINDS[self._tape.below(len(KINDS), "what hangs")])
 
     def hangs(self, process: Process, kind: str) -> None:
-        """It has begun."""
+        """A piece of work that will never end has begun."""
         self._world.fault(HANG, process.name)
         self._stuck[process] = kind
         self._world.heap.after(
@@ -59,7 +58,8 @@ class Gray:
 
     @property
     def unnoticed(self) -> bool:
-        """Whether a worker lives of which something hangs: a fault that healing does not end."""
+        """Whether a worker lives although some of its work hangs: a fault that healing does not
+        end."""
         return any(
             w.alive and not self._stuck.keys().isdisjoint(w.processes)
             for w in self._world.workers.values()
@@ -67,7 +67,7 @@ class Gray:
 
     def _must_have_ended(self, process: Process, kind: str, since: int) -> None:
         worker = next((w for w in self._world.workers.values() if process in w.processes), None)
-        # one of its ranks has ended: the others are ended with it
+        # if one of its ranks has ended, the others are ended with it
         if worker is None or not worker.alive:
             return
         turn = max(since, process.last_ends.get(kind, 0))
@@ -88,8 +88,8 @@ class Gray:
     # ---- poison ---------------------------------------------------------------------------------
 
     def asked(self, client: Client) -> None:
-        """Somebody asks: the tape says who is the first poison, and whose row is the first to
-        raise."""
+        """A client asks. The tape decides which request is the first poison, and which is the first
+        whose row raises."""
         if not self._world.faults().poison or client.probe or client.big:
             return
         submit, kind = client.submit, self._tape.below(4, "poison")
@@ -104,7 +104,7 @@ class Gray:
             self._world.tell(f"{client.name} raises when its token {at} is drawn")
 
     def raises(self, row: Row) -> str:
-        """Why a row's token cannot be drawn; empty if it can."""
+        """Return why a row's token cannot be drawn; empty if it can."""
         if not self.failing:
             return ""
         request = self._request(row.key)
@@ -141,7 +141,7 @@ class Gray:
             )
 
     def kind_of_death(self, process: Process) -> str:
-        """Of a process that has just ended."""
+        """Return the kind of fault by which a process has just ended."""
         worker = process.name.split("/")[0]
         if process.gave_up and not any(p.name.split("/")[0] == worker for p in self._stuck):
             self._world.violate(

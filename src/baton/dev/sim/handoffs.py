@@ -1,12 +1,12 @@
-"""What must hold of a room between processes: in which order memory is taken, and what leaders say
-of it to a gateway.
+"""Invariants of a room across processes: the order in which memory is taken, and what leaders tell
+a gateway.
 
     prefill holds pages for the whole prompt ──▶ decode holds pages for the whole prompt       so no circle can form
 
-Checked: memory of a room is taken at once, of all groups, and decode's after prefill's; an epoch
-that has ended on a worker does not begin there again; every token a leader tells is the right one,
-whatever the gateway makes of it; an epoch fails only where a fault explains it (where single frames
-are lost, a handoff may stand still without one: only whole requests are judged there).
+Checked: memory of a room is taken at once, in all groups, and on decode after prefill. An epoch
+that has ended on a worker does not begin there again. Every token that a leader sends is the right
+one, whatever the gateway does with it. An epoch fails only if a fault explains it. (Where single
+frames are lost, a handoff may stall without one; there only whole requests are judged.)
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from baton.dev.sim.excuses import MISTAKEN, InjectedFault, excuse
 
 
 class Handoffs:
-    """Judges what leaders order and say."""
+    """Judges the orders and messages of leaders."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Handoffs:
         self._lossy = lossy
         self._held: set[tuple[Boot, Key]] = set()
         self._dropped: set[tuple[Boot, Key]] = set()
-        self._answers: dict[Key, list[TokenId]] = {}  # those looked at so far
+        self._answers: dict[Key, list[TokenId]] = {}  # the right answers that were needed so far
 
     def ordered(self, worker: Manifest, plan: StepPlan) -> None:
         """A leader has issued a plan."""
@@ -80,7 +80,7 @@ class Handoffs:
             )
 
     def told(self, message: Said) -> None:
-        """A leader has told a gateway something."""
+        """A leader has sent a gateway a message."""
         match message:
             case FirstToken():
                 self._right(message.key, message.index, (message.drawn,))

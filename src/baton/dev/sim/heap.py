@@ -8,12 +8,12 @@ from zlib import crc32
 
 from baton.dev.sim.tape import Tape
 
-# returned by what turned out to be due no more: it does not count as an event
+# returned by a call that was no longer due: it does not count as an event
 SUPERSEDED = object()
 
 
 class Heap:
-    """Events in order of time; what is due at the same time goes in the order of scheduling, or as
+    """Events in the order of time. Events of the same time come in the order of scheduling, or as
     the tape says."""
 
     def __init__(self, tape: Tape, *, shuffle: bool) -> None:
@@ -25,7 +25,7 @@ class Heap:
         self._numbers = count()
 
     def at(self, when: int, what: Callable[..., object], *args: Any) -> None:
-        """Call `what` then; a time that has passed is now."""
+        """Call `what` at that time, or now if it has passed."""
         turn = self._tape.below(4, "order") if self._shuffle else 0
         heappush(
             self._heap,
@@ -33,24 +33,24 @@ class Heap:
         )
 
     def after(self, delay: int, what: Callable[..., object], *args: Any) -> None:
-        """Call `what` so many microseconds from now."""
+        """Call `what` in `delay` microseconds."""
         self.at(self.now + delay, what, *args)
 
     def mix(self, data: bytes) -> None:
-        """Add to the hash of the run."""
+        """Add data to the hash of the run."""
         self.trace = crc32(data, self.trace)
 
     def advance(
         self, until: int, *, most: int | None = None, done: Callable[[], bool] | None = None
     ) -> bool:
-        """Do all events up to that time; False as soon as there have been more than `most` in all.
-        Where it is given, `done` is asked before every event, and ends it earlier."""
+        """Perform all events up to `until`. Returns False as soon as there have been more than
+        `most` in all. `done`, if given, is called before every event, and ends the loop early."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             if done is not None and done():
                 return True
             self.now, _, number, what, args = heappop(heap)
-            # of integers: PYTHONHASHSEED does not touch it
+            # a hash of integers, which PYTHONHASHSEED does not affect
             self.trace = hash((self.trace, self.now, number)) & 0xFFFF_FFFF
             if what(*args) is not SUPERSEDED:
                 self.events += 1

@@ -1,6 +1,5 @@
-"""The host store of a simulated rank: copies block by block over time, slower than every timeout
-now and then, and not always rightly.
-"""
+"""The host store of a simulated rank. It copies block by block over time, sometimes more slowly
+than every timeout, and sometimes wrongly."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -19,7 +18,7 @@ from baton.dev.sim.settings import Faults
 from baton.dev.sim.tape import Tape
 
 COPY_US = 40
-SLOW_US = (2_000, 20_000, 400_000, 2_000_000)  # the last is longer than a handoff may stand still
+SLOW_US = (2_000, 20_000, 400_000, 2_000_000)  # the last is longer than a handoff may stall
 Block = tuple[GroupName, int, int]  # group, place in the copy, place in the pool
 
 
@@ -31,7 +30,7 @@ class StoreWorld(Protocol):
     tainted: set[Key]
 
     def faults(self) -> Faults:
-        """What goes wrong at the moment."""
+        """Return the faults that may occur at the moment."""
         ...
 
     def fault(self, kind: str, *names: str) -> None:
@@ -61,7 +60,7 @@ class SimHostStore:
         self.copies: dict[Key, dict[GroupName, NDArray[np.uint8]]] = {}  # [blocks, bytes of one]
         self.under_way: dict[int, HostCopy] = {}
         self._done: list[Copied] = []
-        # Whether a bit was flipped in the page of that slot of the pool; the rank's engine knows.
+        # whether a bit was flipped in the page of this slot of the pool; the rank's engine knows
         self.damaged: Callable[[GroupName, int], bool] = lambda group, slot: False
 
     @property
@@ -69,7 +68,7 @@ class SimHostStore:
         return {key: {g: a.nbytes for g, a in copy.items()} for key, copy in self.copies.items()}
 
     def blocks(self, group: GroupName) -> NDArray[np.uint8]:
-        """[blocks, bytes of one]: the pool, not a copy of it."""
+        """Return [blocks, bytes of one]: the pool itself, not a copy."""
         return self._pools[group].data.reshape(-1, self._placement.block_bytes(group))
 
     def save(self, copy: HostCopy) -> None:
@@ -96,7 +95,7 @@ class SimHostStore:
     def _save_block(self, copy: HostCopy, block: Block) -> None:
         group, at, slot = block
         if self.damaged(group, slot):
-            # its damage goes with it, into pages in which no bit was flipped
+            # the damage moves with the state, into pages in which no bit was flipped
             self._world.tainted.add(copy.key)
         self.copies[copy.key][group][at] = self.blocks(group)[slot]
 
@@ -123,7 +122,7 @@ class SimHostStore:
         world.heap.after(late // 2, self._half, copy, act, why, damages, late)
 
     def _half(self, copy: HostCopy, act: object, why: str, damages: bool, late: int) -> None:
-        """Some blocks are copied now, the others at the end."""
+        """Copy some blocks now, and the others at the end."""
         if not self._process.alive:
             return
         blocks = [

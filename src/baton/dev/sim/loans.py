@@ -1,10 +1,11 @@
-"""What decode workers lend to prefill, kept from what their leaders say and hear, without the code
-under test.
+"""The loans of decode workers to prefill, kept from what their leaders say and hear, without the
+code under test.
 
-Checked: only pages are lent that are cached, and hold what the room's own tokens imply (the cache's
-book looks, caches.py); while a loan is open none of its pages is given to a room; prefill returns
-no loan of which something differs before it has said so. A loan is open from `Loan` to the first
-of: `Returned`, the end of its room on decode, the end of the session between the two.
+Checked: only cached pages are lent, and they hold what the room's own tokens imply (the cache's
+book checks this, caches.py); while a loan is open none of its pages is given to a room; prefill
+tells the lender of blocks that differ before it returns the loan. A loan is open from `Loan` until
+`Returned`, the end of its room on decode, or the end of the session between the two, whichever is
+first.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ Where = tuple[GroupName, int]
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """What a loan holds: by block the stamps of its positions, and whether it was computed from
+    """The content of a loan: the stamps of its positions by block, and whether it was computed from
     damaged memory."""
 
     blocks: Mapping[int, tuple[int, ...]]
@@ -28,39 +29,39 @@ class Lent(msgspec.Struct, frozen=True):
 
 
 class Loans:
-    """All of a world."""
+    """The loans of a world."""
 
     def __init__(self, tickets: Mapping[Key, Ticket], violate: Callable[[str, str], None]) -> None:
         self._tickets, self._violate = tickets, violate
         self.lent: dict[Key, Lent] = {}
         self._open: dict[tuple[Boot, Key], frozenset[Where]] = {}  # by decode worker
         self._reads: dict[tuple[Boot, int], Key] = {}  # orders of prefill workers
-        self._suspects: dict[Key, set[Suspect]] = {}  # found to differ, and not told to the lender
-        # cached pages from the first on that a loan needs
+        self._suspects: dict[Key, set[Suspect]] = {}  # not yet told to the lender
+        # how many cached pages, from the first on, a loan needs
         self._chains: dict[tuple[Boot, Key], int] = {}
 
     def lends(
         self, worker: Boot, key: Key, pages: frozenset[Where], lent: Lent, *, chain: int = 0
     ) -> None:
-        """A loan begins. chain: cached pages from the first on, up to the last that is lent."""
+        """A loan begins. chain: how many cached pages there are up to the last one that is lent"""
         self.lent[key] = lent
         self._open[worker, key], self._chains[worker, key] = pages, chain
 
     # ---- what prefill says of them --------------------------------------------------------------
 
     def ordered(self, worker: Boot, plan: StepPlan) -> None:
-        """A prefill leader has loans read."""
+        """A prefill leader orders loans to be read."""
         self._reads |= {(worker, fetch.order): fetch.key for fetch in plan.fetch if fetch.patient}
 
     def found(self, worker: Boot, ballots: Iterable[Ballot]) -> None:
-        """A rank has told its leader what of a loan differs from its sums."""
+        """A rank has told its leader which blocks of a loan differ from their sums."""
         for ballot in ballots:
             if (key := self._reads.get((worker, ballot.order))) is not None:
                 self._suspects.setdefault(key, set()).update(ballot.suspects)
 
     def says(self, message: Said) -> None:
-        """A prefill leader says something: of what differs the lender is told before the loan is
-        returned."""
+        """A prefill leader sends a message. It must tell the lender of blocks that differ before it
+        returns the loan."""
         match message:
             case Doubt(key=key, leg=leg, group=group, blocks=blocks):
                 self._suspects.get(key, set()).discard(Suspect(leg, group, blocks))
@@ -76,8 +77,8 @@ class Loans:
     # ---- what decode does -----------------------------------------------------------------------
 
     def pinned(self, worker: Boot, pins: int, rooms: int) -> None:
-        """A decode worker's turn is over, and its cache has so many pins. rooms: those of rooms
-        that are open, at least."""
+        """A decode worker's turn is over, and its cache has `pins` pins. rooms: how many of them
+        open rooms need, at least"""
         due = rooms + sum(self._chains[loan] for loan in self._open if loan[0] == worker)
         if pins < due:
             self._violate(
@@ -86,7 +87,7 @@ class Loans:
             )
 
     def said(self, worker: Boot, message: Said) -> None:
-        """A decode leader says something: that a room has ended."""
+        """A decode leader sends a message, perhaps that a room has ended."""
         if isinstance(message, Ended):
             self._open.pop((worker, message.key), None)
 

@@ -1,9 +1,9 @@
 """Memory and the data plane: reads that sample their source over time and land over time.
 
 A read is cut into cells. Each is sampled at one drawn time and lands at a later one, so a page that
-is reused meanwhile is torn; memory keeps its content when it is freed. A read may fail after it has
-landed in part, straggle beyond every timeout, bring bytes that were not there; and where the fabric
-does not promise that an ended read is quiet, go on landing.
+is reused meanwhile is torn; memory keeps its content when it is freed. A read may fail after a part
+of it has landed, straggle beyond every timeout, or bring bytes that were not there. Where the
+fabric does not promise that an ended read is quiet, it may also go on landing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ from baton.dev.sim.settings import Faults
 from baton.dev.sim.tape import Tape
 from baton.ports.fabric import Capabilities, Pool
 
-STALE_BYTE = 0xEE  # fresh memory is never zero: bytes nobody wrote must show
+STALE_BYTE = 0xEE  # fresh memory is never zero, so that bytes nobody wrote are noticed
 # within, about and beyond every timeout of the code under test
 STRAGGLES_US = (20_000, 200_000, 700_000, 12_000_000)
 LIES_AGAIN = (0, 0, 2, 2, 3, 3, 6, 60)
-# a prompt goes to decode chunk by chunk, a conversation comes back as a whole: that takes longer
+# a prompt goes to decode chunk by chunk; a conversation comes back in one piece, more slowly
 FORTH_US, BACK_US = 10, 100
-LIES_BACK = 0.5  # of what comes back where reads lie at all: it is computed then, and nothing fails
-# until the endpoint of reads that ended unknown is torn down
+LIES_BACK = 0.5  # of fetched-back reads where reads lie at all: the state is computed instead
+# until the endpoint of reads that ended UNKNOWN is torn down
 RELEASES_US = (300_000, 300_000, 300_000, 3_000_000)
 Range = tuple[GroupName, int, int, int]  # group, source offset, target offset, bytes
 
@@ -41,18 +41,18 @@ def _ranges(copies: Copies) -> Iterable[tuple[int, int, int]]:
 
 
 class SimPool:
-    """Port Pool: bytes of one group on one rank."""
+    """Port Pool: the bytes of one group on one rank."""
 
     def __init__(self, nbytes: int) -> None:
         self.data: NDArray[np.uint8] = np.full(nbytes, STALE_BYTE, dtype=np.uint8)
-        self.raw = self.data.data  # the same bytes: a few of them are sooner read and written so
+        self.raw = self.data.data  # the same bytes; faster to read and write when there are few
         self.nbytes = nbytes
         self.address = 0
         self.fd = None
 
 
 class MemoryWatcher(Protocol):
-    """Who watches what happens to memory (sim/books.py)."""
+    """Watches what happens to memory (sim/books.py)."""
 
     def read_began(self, handle: Handle, peer: RankId, ranges: Sequence[Range]) -> None:
         """A read of ours into these ranges is under way."""
@@ -67,7 +67,7 @@ class MemoryWatcher(Protocol):
         ...
 
     def whose(self, handle: Handle) -> str:
-        """The room that a read under way is for."""
+        """Return the room that a read under way is for."""
         ...
 
 
@@ -79,15 +79,15 @@ class FabricWorld(Protocol):
     quiet_ends: bool
     costs: Costs
     wires: Wires
-    story: object | None  # whoever is told
+    story: object | None  # the story, if one is wanted
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has gone wrong in this world, and nothing will."""
+        """Whether no fault has occurred in this world, and none will."""
         ...
 
     def faults(self) -> Faults:
-        """What goes wrong at the moment."""
+        """Return the faults that may occur at the moment."""
         ...
 
     def violate(self, invariant: str, detail: str) -> None:
@@ -99,22 +99,22 @@ class FabricWorld(Protocol):
         ...
 
     def tell(self, line: str) -> None:
-        """Add to the story, if one is wanted."""
+        """Add a line to the story, if one is wanted."""
         ...
 
     def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
-        """The rank of that boot and its pools; None if it has ended."""
+        """Return the rank with this boot, and its pools; None if it has ended."""
         ...
 
 
 class UnderWay:
-    """One read."""
+    """A read that is under way."""
 
     def __init__(self, handle: Handle, peer: RankId, cells: list[list[Range]]) -> None:
         self.handle, self.peer, self.cells = handle, peer, cells
         self.landed = 0
-        self.ended = False  # the code has been told
-        self.quiet = False  # nothing lands any more
+        self.ended = False  # whether the code has been told of its end
+        self.quiet = False  # whether nothing lands any more
         self.brings: list[list[bytes] | None] = [None] * len(cells)
 
 
@@ -130,10 +130,10 @@ class SimFabric:
     ) -> None:
         self._world, self._process, self._pools, self._books = world, process, pools, books
         self._peers: dict[RankId, RankManifest] = {}
-        self._reaching: dict[RankId, RankManifest] = {}  # connections that take their time
+        self._reaching: dict[RankId, RankManifest] = {}  # connections that are being made
         self._reads: dict[Handle, UnderWay] = {}
         self._said: list[FabricEvent] = []
-        self._lying: dict[RankId, int] = {}  # so many more reads
+        self._lying: dict[RankId, int] = {}  # how many more reads lie, by peer
         self._comes_back = process.name.startswith("prefill")
         self._piece_us, self._lies_back = (
             (BACK_US, LIES_BACK) if self._comes_back else (FORTH_US, 0.0)
@@ -164,7 +164,7 @@ class SimFabric:
         self._said.append(Connected(peer, ""))
 
     def _reached(self, peer: RankId, manifest: RankManifest) -> None:
-        """A connection that took its time; nobody may wait for it any more, or for a later one."""
+        """A connection that took time is made. It, or a later one, may be unwanted."""
         if self._process.alive and self._reaching.get(peer) is manifest:
             del self._reaching[peer]
             self._peers[peer] = manifest
@@ -244,8 +244,7 @@ class SimFabric:
         return self._process.alive and not read.quiet
 
     def _carry(self, read: UnderWay, duration: int) -> None:
-        """The read's turn has come: its cells are sampled one after the other while the wire
-        carries it."""
+        """The read's turn has come: sample its cells in turn while the wire carries it."""
         world, heap, tape, faults = (
             self._world,
             self._world.heap,
@@ -290,7 +289,7 @@ class SimFabric:
         )
 
     def _lies(self, peer: RankId, probability: float) -> bool:
-        """Whether a read brings what was not there; what is wrong once may be wrong for a while."""
+        """Whether a read brings what was not there. Once one does, the next ones may do so too."""
         if self._lying.get(peer, 0) and probability:
             self._lying[peer] -= 1
             return True
@@ -315,8 +314,8 @@ class SimFabric:
             self._lie(read, cell, pools)
 
     def _lie(self, read: UnderWay, cell: int, pools: Mapping[GroupName, SimPool]) -> None:
-        """What comes is not what was there: a bit, another place, two neighbours exchanged, or
-        nothing at all."""
+        """Replace what a cell brings: by a flipped bit, by bytes from another place, by two
+        neighbours exchanged, or by nothing at all."""
         brought = read.brings[cell]
         assert brought is not None
         tape, which = self._world.tape, 0
@@ -330,7 +329,7 @@ class SimFabric:
                 shifted = (source + 16) % max(16, pools[group].nbytes - nbytes + 1)
                 data = bytearray(pools[group].raw[shifted : shifted + nbytes])
             case 2 if nbytes >= 32:
-                # of a token's row, a part, a layer, a head, a block
+                # the size of a token's row, a part, a layer, a head or a block
                 size = 16 << tape.below((nbytes // 32).bit_length(), "size")
                 at = tape.below(nbytes // size - 1, "exchange at") * size
                 data[at : at + 2 * size] = data[at + size : at + 2 * size] + data[at : at + size]
@@ -368,8 +367,9 @@ class SimFabric:
             self._world.heap.after(10, self._give_up, read, "cancelled")
 
     def _too_late(self, read: UnderWay) -> None:
-        """Where nothing goes wrong no read of decode may run out of time, whatever waits beside it.
-        (What prefill fetches back has a short time on purpose: it is computed instead.)"""
+        """End a read whose deadline has passed. In a healthy world no read of decode may run out of
+        time, whatever waits beside it. (Reads that fetch back have a short time on purpose: their
+        state is computed instead.)"""
         if not read.ended and self._process.alive and self._world.healthy and not self._comes_back:
             self._world.violate(
                 "time_for_reads",
@@ -386,9 +386,9 @@ class SimFabric:
             self._tear_down(read, why)
 
     def _tear_down(self, read: UnderWay, why: str) -> None:
-        """End the endpoint that a read came through. Where reads hang that takes a while, and
-        others had parts under way there: nothing that came through it is quiet before it has
-        gone."""
+        """Tear down the endpoint that a read came through. Where reads hang this takes a while, and
+        other reads may have had parts under way there. No read through the endpoint is quiet before
+        the endpoint has gone."""
         tape, hangs = self._world.tape, self._world.faults().read_straggle
         release_us, torn = RELEASES_US[0], []
         if tape.chance(2 * hangs, "an endpoint hangs"):
@@ -404,7 +404,7 @@ class SimFabric:
             self._end_torn(other, release_us)
 
     def _end_torn(self, read: UnderWay, release_us: int) -> None:
-        """A read ends with another one's endpoint."""
+        """End a read because another one's endpoint was torn down."""
         self._end_unquiet(read, "the endpoint was torn down under it", release_us)
 
     def _end_unquiet(self, read: UnderWay, why: str, release_us: int) -> None:

@@ -1,8 +1,8 @@
 """The control plane below the sessions: frames that are lost, repeated, late, reordered, or reach a
 later incarnation.
 
-Never kinder than ZeroMQ: a link outlives the process that listened, and hands what is queued to the
-next one there.
+It is never kinder than ZeroMQ: a link outlives the process that listened, and delivers queued
+frames to the next process that listens there.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from baton.dev.sim.tape import Tape
 LATENCY_US = 60
 OLD_US = 6_000_000
 LATE_US = 4_000_000  # beyond the silence that ends a session
-BURST = 4  # frames lost in a row on one route: enough to silence a session
+BURST = 4  # frames lost in a row on one route: enough to end a session by silence
 
 
 class SimControl:
@@ -60,7 +60,7 @@ class SimControl:
         return self.address
 
     def fileno(self) -> int:
-        """Nothing to poll: `deliver` wakes the process."""
+        """Return no descriptor: `deliver` wakes the process."""
         return -1
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class SimControl:
     def deliver(
         self, source: "SimControl", source_link: Link, to: Link | None, frame: bytes
     ) -> None:
-        """A frame has come: on a link of ours, or (None) from whoever dialled us."""
+        """Take a frame that has come, on a link of ours or (None) one that dialled us."""
         if not self.process.alive or self.closed:
             return
         if to is None:
@@ -84,14 +84,14 @@ class SimControl:
 
 
 class ToAddress:
-    """Whoever listens there when the frame arrives."""
+    """A route to the process that listens at an address when the frame arrives."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
 
 class ToLink:
-    """The very process that dialled."""
+    """A route to exactly the process that dialled."""
 
     def __init__(self, control: SimControl, link: Link) -> None:
         self.control, self.link = control, link
@@ -101,7 +101,7 @@ Route = ToAddress | ToLink
 
 
 class FaultListener(Protocol):
-    """Who wants to know of faults."""
+    """Wants to know of faults."""
 
     def __call__(self, kind: str, *names: str) -> None:
         """A fault of this kind has hit these processes."""
@@ -109,25 +109,25 @@ class FaultListener(Protocol):
 
 
 class Network:
-    """All links of a world."""
+    """The links of a world."""
 
     def __init__(
         self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: FaultListener
     ) -> None:
         self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
         self._listening: dict[str, SimControl] = {}
-        self._last: dict[tuple[SimControl, Link], int] = {}  # arrival of the last frame in order
-        self._lost: dict[tuple[str, str], int] = {}  # in a row
+        self._last: dict[tuple[SimControl, Link], int] = {}  # when the last frame in order arrives
+        self._lost: dict[tuple[str, str], int] = {}  # frames lost in a row
         self.cut: set[tuple[str, str]] = set()  # (from, to): one-way partitions
         self.frames = 0
         self.on_frame: Callable[[str, str, bytes, str], None] | None = None  # .., how it was lost
 
     def listen(self, address: str, control: SimControl) -> None:
-        """From now on frames to the address arrive here."""
+        """Deliver frames for the address here from now on."""
         self._listening[address] = control
 
     def carry(self, source: SimControl, link: Link, route: Route, frame: bytes) -> None:
-        """Take a frame on its way."""
+        """Send a frame on its way."""
         self.frames += 1
         self._heap.mix(frame)
         faults, tape = self._faults(), self._tape
@@ -180,7 +180,7 @@ class Network:
             self.on_frame(*pair, frame, how)
 
     def _pair(self, source: SimControl, route: Route) -> tuple[str, str]:
-        """From whom, to whom."""
+        """Return the names of the sender and the receiver."""
         if isinstance(route, ToLink):
             return source.process.name, route.control.process.name
         listener = self._listening.get(route.address)

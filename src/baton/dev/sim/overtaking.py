@@ -3,10 +3,10 @@ have heard of the other.
 
     worker ──Register, Credits──▶ gateway ──Ticket──▶ worker       checked at each of the three, from what goes in and out
 
-Checked: workers say the highest stamp that they have seen; a gateway's next request comes after all
-that its workers have told it of, and no other has the same place; a request keeps its place over
-its epochs; and where nothing goes wrong, none that begins comes before one that the same worker was
-given more than `BOUND_US` earlier.
+Checked: workers report the highest stamp that they have seen; a gateway's next request comes after
+all that its workers have told it of, and no other has the same place; a request keeps its place
+over its epochs; and in a world without faults, no request begins with a place before one that the
+same worker was given more than `BOUND_US` earlier.
 """
 
 from collections import deque
@@ -18,27 +18,27 @@ from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Room, Stamp
 from baton.core.messages import Credits, Register, Ticket
 
-# a worker states its credits every 20 ms, a turn of a gateway or a worker is late by some more
+# a worker states its credits every 20 ms, and turns of gateways and workers add some delay
 BOUND_US = 50_000
 Place = tuple[Stamp, Boot]
 
 
 class Overtaking:
-    """All gateways and workers of a world, by boot."""
+    """The gateways and workers of a world, by boot."""
 
     def __init__(
         self, violate: Callable[[str, str], None], now: Callable[[], int], *, timely: bool
     ) -> None:
         self._violate, self._now, self._timely = violate, now, timely
-        self._seen: dict[Boot, Stamp] = {}  # by workers, in tickets
-        self._acted: dict[Boot, Stamp] = {}  # of these, before their last turn ended
-        # gateways, by their workers, before their last turn ended
+        self._seen: dict[Boot, Stamp] = {}  # the highest stamp that a worker has seen in tickets
+        self._acted: dict[Boot, Stamp] = {}  # the same when its last turn ended
+        # the highest stamp that a gateway was told by workers, when its last turn ended; and now
         self._told: dict[Boot, Stamp] = {}
         self._telling: dict[Boot, Stamp] = {}
         self._rooms: dict[Place, Room] = {}
         self._places: dict[Room, Place] = {}
-        self._recent: dict[Boot, deque[tuple[int, Place]]] = {}  # tickets of the last moments
-        self._passed: dict[Boot, Place] = {}  # the highest of those before
+        self._recent: dict[Boot, deque[tuple[int, Place]]] = {}  # the most recent tickets
+        self._passed: dict[Boot, Place] = {}  # the highest place of those before
 
     def heard(self, worker: Boot, message: Said) -> None:
         """A leader receives a message."""
@@ -48,7 +48,7 @@ class Overtaking:
                 self._comes(worker, message)
 
     def acts(self, worker: Boot, name: str, effects: Iterable[Effect]) -> None:
-        """A leader's turn is over, in which it may have heard something after it said this."""
+        """A leader's turn is over. It may have heard of a stamp after it sent these messages."""
         before, seen = self._acted.get(worker, Stamp(0)), self._seen.get(worker, Stamp(0))
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Register | Credits):
@@ -67,8 +67,8 @@ class Overtaking:
             self._telling[gateway] = max(self._telling.get(gateway, Stamp(0)), message.stamp)
 
     def begins(self, gateway: Boot, name: str, effects: Iterable[Send | Say]) -> None:
-        """A gateway's turn is over: requests have begun in it, which it may have heard something
-        after."""
+        """A gateway's turn is over, in which requests have begun. It may have heard of a stamp
+        after they began."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Ticket):
                 self._begins(name, effect.message, self._told.get(gateway, Stamp(0)))
@@ -76,7 +76,7 @@ class Overtaking:
 
     def _begins(self, name: str, ticket: Ticket, told: Stamp) -> None:
         place, room = ticket.came, ticket.key.room
-        begins = room not in self._places  # else it is said once more
+        begins = room not in self._places  # otherwise it is another ticket of the same request
         if self._places.setdefault(room, place) != place:
             self._violate(
                 "one_order",

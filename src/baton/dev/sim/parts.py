@@ -1,4 +1,4 @@
-"""The shipped classes and functions that a world is made of. A planted bug is one of them replaced
+"""The shipped classes and functions that a world is made of. A planted bug replaces one
 (sim/plants)."""
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Parts:
-    """What runs."""
+    """The parts of a world."""
 
     front: type[Front] = Front
     rank: type[RankCore] = RankCore

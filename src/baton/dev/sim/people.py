@@ -1,5 +1,5 @@
-"""The clients of a world: when they ask, leave and ask again, and whether what they hear is right
-and excused."""
+"""The clients of a world: when they ask, leave and ask again, and whether the answers are right and
+failures are excused."""
 
 from itertools import count
 from typing import Any
@@ -21,7 +21,7 @@ LONGEST_PROMPT = 22  # tokens, of an ordinary request
 # lengths: short ones more often than long ones
 PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))
 LONG_PROMPTS = range(10, LONGEST_PROMPT + 1)
-LONGEST_MORE = 10  # of them, behind what was asked before
+LONGEST_MORE = 10  # tokens after a prompt that was asked before
 SALTS = ("", "", "", "another tenant")
 ANSWERS = (2, 1, 3, 2, 4)  # tokens
 LONG_ANSWERS = (2, 4, 8, 9, 10)
@@ -36,7 +36,7 @@ STOPS = tuple(TokenId(t) for t in range(40, 48))  # many, as there are few token
 
 
 class SimulatedClients:
-    """All clients."""
+    """The clients of one world."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
@@ -47,24 +47,24 @@ class SimulatedClients:
 
     @property
     def clients(self) -> list[Client]:
-        """Everybody who has asked."""
+        """All clients that have asked."""
         return list(self.oracle.clients.values())
 
     def all_ended(self) -> bool:
-        """Whether nobody waits any more."""
-        # whoever waited before waits, most of the time
+        """Whether no client waits any more."""
+        # most of the time the client that waited last still waits
         if self._last is None or not self._last.open:
             self._last = next((c for c in self.oracle.clients.values() if c.open), None)
         return self._last is None
 
     def gateway_ended(self, gateway: str) -> None:
-        """Its clients hear nothing more."""
+        """A gateway has ended: its clients hear nothing more."""
         for client in self.clients:
             if client.open and client.gateway == gateway:
                 client.gone, client.ended_at = "its gateway ended", self._world.heap.now
 
     def ask(self, *, probe: bool = False) -> None:
-        """A client asks."""
+        """Send a request, as a new client."""
         number = next(self._numbers)
         gateway = self._world.draw.gateways[
             self._world.tape.below(len(self._world.draw.gateways), "gateway")
@@ -148,8 +148,8 @@ class SimulatedClients:
             )
 
     def _shaped(self, sampling: Sampling, limits: Limits) -> tuple[Sampling, Limits]:
-        """With penalties, a bias, logprobs, more tokens that end the answer, or a least length:
-        some of them, or none."""
+        """Add penalties, a bias, logprobs, more tokens that end the answer, or a least length: some
+        of these, or none."""
         below = self._world.tape.below
         shaping = SHAPINGS[below(len(SHAPINGS), "shaping")]
         logprobs = (None, 2, 0)[below(3, "logprobs")]
@@ -161,8 +161,8 @@ class SimulatedClients:
         )
 
     def _again(self, number: int) -> tuple[TokenId, ...]:
-        """What was asked before, as it was or with more behind it, or with its answer and more: the
-        next turn of a chat."""
+        """Return a prompt that was asked before: unchanged, with more after it, or with its answer
+        and more, like the next turn of a chat."""
         prompts = self._answered() or self._prompts
         prompt: tuple[TokenId, ...] = prompts[self._world.tape.below(len(prompts), "which prompt")]
         if self._world.tape.chance(0.3, "with the answer"):
@@ -182,16 +182,16 @@ class SimulatedClients:
         )
 
     def _length(self) -> int:
-        """Of a new prompt; long enough to fill pages where these are fetched back whenever there
-        are any, or wires in a crowd."""
+        """Draw the length of a new prompt. It is long enough to fill pages if these are always
+        fetched back, or to fill wires in a crowd."""
         draw = self._world.draw
         lengths = LONG_PROMPTS if draw.crowded or draw.fetch_back is FetchBack.ALWAYS else PROMPTS
         found: int = lengths[self._world.tape.below(len(lengths), "prompt length")]
         return found
 
     def _answered(self) -> list[tuple[TokenId, ...]]:
-        """Prompts whose state some decode worker has been left with, where it may be fetched back:
-        long enough to fill a page."""
+        """Return prompts whose state may be fetched back from some decode worker: they have been
+        answered and are long enough to fill a page."""
         if self._world.draw.fetch_back is FetchBack.NEVER:
             return []
         done = {c.submit.prompt for c in self.clients if isinstance(c.end, Finish)}
@@ -199,8 +199,8 @@ class SimulatedClients:
         return [prompt for prompt in self._prompts if prompt in done and len(prompt) > page]
 
     def _refused(self, client: Client, why: str) -> None:
-        """A gateway sends a request away at once: in a crowd, or where its own time is too short to
-        wait."""
+        """Judge a gateway's refusal. It is excused in a crowd, in a world with faults, or if the
+        request's own time is too short to wait."""
         world = self._world
         client.gone, client.ended_at = "refused", world.heap.now
         world.marks["refused"] += 1
@@ -214,8 +214,8 @@ class SimulatedClients:
             )
 
     def _too_long(self) -> int:
-        """For every pool, or for that of some prefill worker while a decode worker may have
-        room."""
+        """Draw a length that exceeds every pool, or the pool of some prefill worker while a decode
+        worker may have space."""
         if self._world.tape.below(2, "too long for") == 0:
             return 400
         tokens: int = min(
@@ -237,14 +237,14 @@ class SimulatedClients:
                 self.ask()
 
     def lent(self, key: Key) -> None:
-        """Decode lends state of a prompt: its client may leave while that is read."""
+        """Decode lends state of a prompt; the client may leave while it is read."""
         request = RequestId(self._world.tickets[key].sampling.seed)
         if self._world.tape.chance(self._world.faults().abort, "client leaves during a loan"):
             after = 500 * self._world.tape.below(20, "leaves after")
             self._world.heap.after(after, self._leave, self.oracle.clients[request])
 
     def hear(self, heard: Heard) -> None:
-        """A gateway says something to a client."""
+        """Take what a gateway says to a client."""
         client = self.oracle.hear(heard, self._world.heap.now)
         match heard:
             case Finish():
@@ -265,8 +265,8 @@ class SimulatedClients:
             world.heap.after(50_000, self.ask)
 
     def _concerned(self, client: Client, fail: Fail) -> frozenset[str]:
-        """Whose faults may excuse this request's failure: its gateway, and the workers that its
-        tickets named."""
+        """Return the names of those whose faults may excuse this request's failure: its gateway,
+        and the workers that its tickets named."""
         world, submit = self._world, client.submit
         rooms = {
             k.room

@@ -1,10 +1,10 @@
-"""What must hold on a worker while rooms of it are away in the host store, kept from what its
+"""Invariants of a worker while some of its rooms are away in the host store, kept from what its
 leader hears and orders.
 
-Checked: what prefill offers of an admitted room, and it lacks, is ordered to be read in the turn in
-which it comes, whatever is being copied; a room that has come back computes before it is sent away
-again; rooms come back in their order; and only so many later ones are admitted while one is away,
-more urgent ones among them.
+Checked: blocks that prefill offers for an admitted room, and that the room lacks, are ordered to be
+read in the turn in which the offer comes, whatever is being copied; a room that has come back
+computes before it is sent away again; rooms come back in their order; and while a room is away only
+a bounded number of later ones is admitted, with a higher bound if more urgent ones are counted too.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Seen = tuple[Boot, Key]
 
 
 Runs = Mapping[GroupName, BlockRun]
-# whether a room that holds its pages has to read any of that
+# whether a room that holds its pages has to read any of these blocks
 Lacks = Callable[[Boot, Key, Runs], bool]
 
 
@@ -30,7 +30,7 @@ def _all(worker: Boot, key: Key, runs: Runs) -> bool:
 
 
 class Pressure:
-    """All decode workers of a world, by boot."""
+    """The workers of a world that generate, by boot."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class Pressure:
     ) -> None:
         self._tickets, self._violate, self._lacks = tickets, violate, lacks
         self._next: dict[Seen, int] = {}  # number of the offer that comes next
-        # of offers that have come, less the orders to read them
+        # the runs of offers that have come and were not ordered to be read
         self._unread: dict[Seen, list[Runs]] = {}
         self._held: set[Seen] = set()
-        self._away: dict[Seen, bool] = {}  # whether its pages are another's
-        self._back: set[Seen] = set()  # and has computed nothing since
-        self._passed: Counter[Seen] = Counter()  # by rooms that come after it, by their urgency too
+        self._away: dict[Seen, bool] = {}  # whether it gave up its pages
+        self._back: set[Seen] = set()  # rooms that came back and have computed nothing since
+        self._passed: Counter[Seen] = Counter()  # by rooms that are behind it in order
         self._passed_in_all: Counter[Seen] = Counter()
 
     def heard(self, worker: Boot, message: Said) -> None:
-        """A leader receives a message. An offer before its ticket may be forgotten: such rooms are
-        not judged."""
+        """A leader receives a message. Offers before the ticket may be forgotten, so rooms with
+        such offers are not judged."""
         match message:
             case Ticket(key=key, decode=decode) if decode == worker:
                 self._next.setdefault((worker, key), 0)
@@ -87,7 +87,7 @@ class Pressure:
         for key in plan.vacate:
             if (worker, key) in self._away:
                 self._away[worker, key] = True
-        # before those that come in the same turn: it is not away any more
+        # before the rooms that are admitted in the same turn, as it is no longer away
         for back in plan.restore:
             self._return(worker, name, back.key)
         for hold in plan.hold:

@@ -1,5 +1,5 @@
-"""One simulated process: a pump that is turned when something has come or its timer is due, until
-it ends or crashes."""
+"""One simulated process: its pump is turned when something has come or its timer is due, until the
+process ends or crashes."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,15 +12,14 @@ SLOWER = 4
 
 
 class Crash(BaseException):
-    """The process ends here and now, between two effects; nothing below the top of a pump may catch
-    it."""
+    """The process ends here and now, between two effects. Only the top of a pump may catch it."""
 
 
 class Pump(Protocol):
     """What a process turns."""
 
     def turn(self) -> Micros | None:
-        """Do all that can be done now; how long to sleep."""
+        """Do all that can be done now. Returns how long to sleep; None = until the next wake."""
         ...
 
 
@@ -29,7 +28,7 @@ class SkewedClock:
 
     def __init__(self, heap: Heap, *, offset: int, drift_ppm: int) -> None:
         self._heap, self._offset, self._drift = heap, offset, drift_ppm
-        self._true, self._read = -1, Micros(0)  # a turn reads it often
+        self._true, self._read = -1, Micros(0)  # kept, as a turn reads the clock often
 
     def now(self) -> Micros:
         true = self._heap.now
@@ -44,26 +43,26 @@ class SkewedClock:
 
 
 class Process:
-    """Alive from `start` to `die`; a restart is another Process."""
+    """A process, alive from its creation to `die`. A restart is another Process."""
 
     def __init__(self, name: str, boot: Boot, heap: Heap, clock: SkewedClock) -> None:
         self.name, self.boot, self.heap, self.clock = name, boot, heap, clock
         self.alive = True
         self.turns = 0
         self.paused_until = 0
-        self.slow_until = 0  # its host computes at a fraction of its pace
+        self.slow_until = 0  # until then its host computes at a fraction of its pace
         self.calls_left: int | None = None  # port calls until a crash
-        self.gave_up = False  # it ended because something of its worker did not
-        self.hangs: set[str] = set()  # kinds of work of which the next piece that begins never ends
-        self.hung: set[str] = set()  # kinds of work of which nothing ends any more
-        self.last_ends: dict[str, int] = {}  # by kind of work: when a piece of it ended
+        self.gave_up = False  # whether it ended because work of its worker did not
+        self.hangs: set[str] = set()  # kinds of work whose next piece will never end
+        self.hung: set[str] = set()  # kinds of work that hang already
+        self.last_ends: dict[str, int] = {}  # by kind of work: when a piece of it last ended
         self.on_hang: Callable[[Process, str], None] = lambda process, kind: None
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
         self.reaction: Callable[[], int] = lambda: 0
         self._pump: Pump  # once started
         self._due: int | None = None
-        self._queued: list[int] = []  # when the heap will ask, the soonest last
+        self._queued: list[int] = []  # times at which the heap will call, the soonest last
 
     def start(self, make: Callable[[], Pump]) -> None:
         """Make the pump and turn it for the first time."""
@@ -79,7 +78,7 @@ class Process:
         return self._pump
 
     def wake(self, delay: int | None = None) -> None:
-        """Turn soon; several wakes before a turn are one."""
+        """Turn the pump soon. Several wakes before a turn count as one."""
         if not self.alive:
             return
         when = self.heap.now + (self.reaction() if delay is None else delay)
@@ -132,11 +131,11 @@ class Process:
 
     @property
     def slowness(self) -> int:
-        """How many times as long as usual computing takes here, now."""
+        """How many times as long as usual computing takes on this host now."""
         return SLOWER if self.heap.now < self.slow_until else 1
 
     def port_call(self) -> None:
-        """Every call of a port comes through here: a crash may lie between any two."""
+        """Count a call of a port. Every call comes here, so a crash may come between any two."""
         if self.calls_left is None:
             return
         if self.calls_left == 0:
@@ -158,7 +157,7 @@ class Process:
         self.last_ends[kind] = self.heap.now
 
     def die(self, why: str) -> None:
-        """End: nothing of it moves any more."""
+        """End the process: nothing of it moves any more."""
         if self.alive:
             self.alive = False
             for tell in self.on_death:

@@ -1,7 +1,7 @@
-"""A failing run on paper: which choices other than the calm ones make it, and what it breaks.
+"""A failing run as a file: the choices other than the calm ones that make it, and what it breaks.
 
-The choices carry what they are about, so that a file from an older simulator, whose tape has other
-things in these places, says so instead of testing something else.
+Each choice has a label that says what it is about. So a file from an older simulator, whose tape
+has other choices in these places, is noticed instead of testing something else.
 """
 
 import textwrap
@@ -28,7 +28,7 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One failing run."""
 
     format: int
-    seed: int  # that showed it first
+    seed: int  # the first seed that showed it
     planted: str | None  # the bug that was planted, if any
     invariant: str
     detail: str
@@ -36,11 +36,11 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def script(self) -> Script:
-        """What repeats the run."""
+        """The script that repeats the run."""
         return {c.at: c.choice for c in self.choices}
 
     def drifted(self, labels: Mapping[int, str]) -> list[str]:
-        """Choices that are about something else in a run of today's simulator."""
+        """Return the choices that are about something else in a run of today's simulator."""
         return [
             f"choice {c.at} was about {c.label!r} and is now about {labels[c.at]!r}"
             for c in self.choices
@@ -49,7 +49,7 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def regression(outcome: RunOutcome, planted: str | None, *, seed: int) -> Regression:
-    """What a failing run leaves."""
+    """Return what is kept of a failing run."""
     choices = tuple(
         TapeChoice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items())
     )
@@ -57,12 +57,16 @@ def regression(outcome: RunOutcome, planted: str | None, *, seed: int) -> Regres
 
 
 def encoded(kept: Regression) -> bytes:
-    """As a file."""
+    """Return the content of a file."""
     return msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n"
 
 
 def decoded(raw: bytes) -> Regression:
-    """From a file. Raises ConfigError: it is none."""
+    """Read the content of a file.
+
+    Raises:
+        ConfigError: it is not a failing run, or has another format
+    """
     try:
         kept = msgspec.json.decode(raw, type=Regression)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -75,8 +79,8 @@ def decoded(raw: bytes) -> Regression:
 
 
 def snippet(kept: Regression) -> str:
-    """A test to paste into tests/sim/test_regressions.py: the run is fine once the bug is mended,
-    or found while planted."""
+    """Return a test to paste into tests/sim/test_regressions.py. It requires the run to be fine
+    once the bug is fixed, or, for a planted bug, to find it."""
     script = ", ".join(f"{c.at}: {c.choice}" for c in kept.choices)
     labels = ", ".join(dict.fromkeys(c.label for c in kept.choices))
     parts, broken = (

@@ -1,7 +1,7 @@
-"""Where a worker's ranks hold the same unit, each block of it comes to all of them from the same
-source rank.
+"""If several ranks of a worker hold the same unit, each block of it comes to all of them from the
+same source rank.
 
-The source's replicas need not hold the same bits (other kernels, other sums); the copies that
+The source's replicas need not hold the same bits (other kernels, other sums), but the copies that
 decode holds must.
 """
 
@@ -16,7 +16,7 @@ Unit = tuple[Key, GroupName, int, str, int, int]
 
 
 class Replicas:
-    """What the ranks of one worker have asked for of units that several of them hold."""
+    """Knows from where the ranks of one worker read the units that several of them hold."""
 
     def __init__(self, name: str, violate: Callable[[str, str], None]) -> None:
         self._name, self._violate = name, violate
@@ -25,7 +25,7 @@ class Replicas:
     def asked(self, placement: Placement, key: Key, peer: RankId, ranges: Sequence[Range]) -> None:
         """A rank begins to read these ranges for a room."""
         if all(placement.tp <= place.spec.heads for place in placement.places.values()):
-            return  # nothing that it holds is held by another
+            return  # it shares no unit with another rank
         for group, _, target, nbytes in ranges:
             size = placement.block_bytes(group)
             for block in range(target // size, (target + nbytes - 1) // size + 1):
@@ -47,7 +47,7 @@ class Replicas:
 def _units(
     placement: Placement, group: GroupName, start: int, end: int
 ) -> list[tuple[str, int, int]]:
-    """Units in these bytes of a block, of specs that other ranks hold too."""
+    """Return the units in these bytes of a block, if other ranks hold them too."""
     return [
         (place.spec.name, place.heads.start + h, layer)
         for place in placement.places.values()

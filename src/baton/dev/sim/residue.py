@@ -1,11 +1,11 @@
-"""What the processes of a world keep at rest: nothing but what those that live there justify.
+"""What the processes of a world keep at rest: only what the live processes justify.
 
     pump ──▶ lines, sessions, leader, rank, front, ...        every table that any of them owns, whatever it is called
                                                                   └── empty, or JUSTIFIED says what it holds then
 
-The walk finds the tables by itself, so that one that is added later is looked at from its first
-day: it is empty at rest, or it is written down here why it is not. Tables of peers hold the live
-boots of this world, each of them and no other.
+The walk finds the tables by itself, so a table that is added later is checked from the start:
+either it is empty at rest, or it is listed here with the reason why it is not. Tables of peers hold
+exactly the live boots of this world.
 """
 
 from collections import deque
@@ -31,14 +31,14 @@ PARTS = (
     "baton.dev.sim.memory",
     "baton.dev.sim.plants.",
 )  # modules that own tables
-# all processes share it, or it is a value
+# objects that all processes share, and values
 OUTSIDE = ("Network", "World", "Process", "SimPool", "PairPlan", "ToLink")
 TABLES = (dict, set, list, deque)
 ROLES = ("prefill", "decode", "unified")
 
 
 class Live(msgspec.Struct, frozen=True):
-    """Who lives in a world at rest, and which of them one process is."""
+    """The live processes of a world at rest, and which of them one process is."""
 
     gateways: frozenset[Boot]
     prefills: frozenset[Boot]
@@ -47,23 +47,23 @@ class Live(msgspec.Struct, frozen=True):
     now: Micros  # by the clock of the process
     role: str  # of the worker that the process is a rank of, or "gateway"
     rank: int = 0
-    ranks: tuple[Boot, ...] = ()  # of its worker
+    ranks: tuple[Boot, ...] = ()  # the ranks of its worker
 
     @property
     def workers(self) -> frozenset[Boot]:
-        """All leaders."""
+        """The boots of all leaders."""
         return self.prefills | self.decodes | self.unifieds
 
     @property
     def sources(self) -> frozenset[Boot]:
-        """Workers that this one reads from; prefill reads from whom it chooses, and a unified
-        worker from nobody."""
+        """The workers that this one reads from. Prefill reads from those that it chooses, and a
+        unified worker from none."""
         by_role = {"decode": self.prefills, "prefill": self.decodes}
         return by_role.get(self.role, frozenset())
 
     @property
     def peers(self) -> frozenset[Boot]:
-        """With whom the process has a session."""
+        """The processes with which this one has a session."""
         if self.role == "gateway":
             return self.workers
         return (
@@ -74,8 +74,8 @@ class Live(msgspec.Struct, frozen=True):
 
     @property
     def dialled(self) -> int:
-        """Links that the process has dialled: leaders dial gateways, decode dials prefill, ranks
-        dial their leader."""
+        """The number of links that the process has dialled: leaders dial gateways, decode dials
+        prefill, ranks dial their leader."""
         if self.role == "gateway":
             return 0
         return (
@@ -85,16 +85,17 @@ class Live(msgspec.Struct, frozen=True):
         )
 
 
-Rule = Callable[[Live, Any, Any], bool]  # of the table's owner, and of the table
+Rule = Callable[[Live, Any, Any], bool]  # takes the table and its owner
 
 
 def _always(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    """It does not grow with what happens: it is what its owner is made of, or counts by kind."""
+    """Accept a table that does not grow with what happens: its owner is made of it, or it counts by
+    kind."""
     return True
 
 
 def _cache(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    """It names cached pages, which `Ledger.audit` looks at."""
+    """Accept a table of cached pages, which `Ledger.audit` checks."""
     return True
 
 
@@ -111,8 +112,8 @@ def _by_rank(live: Live, owner: Any, table: Collection[Any]) -> bool:
 
 
 def _read_from(live: Live, owner: Any, table: Collection[Any]) -> bool:
-    """Ranks of workers that this one reads from: of every prefill worker, or of decode workers that
-    lend."""
+    """Accept ranks of the workers that this one reads from: every prefill worker, or decode workers
+    that lend."""
     found = {rank.worker for rank in table}
     return found <= live.sources
 
@@ -135,7 +136,7 @@ def _pairs(live: Live, owner: Any, table: Collection[Any]) -> bool:
 
 JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
     {
-        # whom a process knows
+        # the peers that a process knows
         ("Sessions", "_sessions"): _each("peers"),
         ("Sessions", "_dialled"): lambda live, owner, table: (
             len(table) == live.dialled and {d.boot for d in table.values()} <= live.peers
@@ -159,11 +160,11 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("SourceWorkers", "_peers"): _sources,
         ("RankHost", "_peers"): _read_from,
         ("SimFabric", "_peers"): _read_from,
-        ("ProgressTracker", "_heard"): _some("workers"),  # itself among them
+        ("ProgressTracker", "_heard"): _some("workers"),  # its own worker among them
         ("Router", "_all"): _each("workers"),
         ("Router", "_pairs"): _pairs,
         ("Router", "_ahead"): _pairs,
-        # of those who dialled us the adapter forgets the oldest (adapters/zmq_control.py
+        # of the links that dialled us the adapter forgets the oldest (adapters/zmq_control.py
         # MAX_LINKS); what we dialled is above
         ("SimControl", "_inward"): _always,
         ("SimControl", "_routes"): lambda live, owner, table: (
@@ -174,7 +175,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Agreement", "reads"): _by_rank,
         ("Agreement", "copies"): _by_rank,
         ("Agreement", "counted"): _by_rank,
-        # of the plan that all have applied
+        # that of the last plan, which all ranks have applied
         ("Agreement", "_chains"): lambda live, owner, table: len(table) == 1,
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
@@ -193,7 +194,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Watchdog", "_lanes"): _always,  # one for each kind of work
         ("SimFabric", "_pools"): _always,
         # counts
-        # of a planted bug, which remembers more than a gateway may
+        # belongs to a planted bug, which remembers more than a gateway may
         ("RepeatsTickets", "_tickets"): _always,
         ("Worker", "marks"): _always,
         ("Worker", "failures"): _always,
@@ -217,9 +218,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CachedPage", "children"): _cache,
         ("CachedPage", "pages"): _cache,
         ("CachedPage", "sums"): _cache,
-        # said once, and not acknowledged yet: it was said a moment ago
+        # messages that were sent once, a moment ago, and are not acknowledged yet
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
-        # for a stated time: sessions that the other side may not know of, offers without a ticket
+        # kept for a stated time: sessions that the other side may not know, offers without a ticket
         ("Sessions", "_promised"): lambda live, owner, table: all(
             promised.until > live.now for promised in table.values()
         ),
@@ -235,7 +236,8 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
 def kept(
     fronts: Collection[tuple[Process, Front]], workers: Collection[WorkerRun]
 ) -> Iterator[tuple[Process, str]]:
-    """What processes keep though nobody who lives justifies it: which process, and what."""
+    """Yield what processes keep although no live process justifies it: the process, and what it
+    keeps."""
     gateways = frozenset(process.boot for process, _ in fronts)
     boots = {role: frozenset(w.boot for w in workers if w.draw.role == role) for role in ROLES}
 
@@ -264,7 +266,8 @@ def kept(
 
 
 def left(pump: Any, live: Live) -> Iterator[str]:
-    """Tables of a process that hold what nothing justifies: whose they are, and what is in them."""
+    """Yield the tables of a process that hold what nothing justifies: their owners, and what is in
+    them."""
     yield from _tables(pump, live, set())
 
 
@@ -316,14 +319,14 @@ def _owns(value: Any) -> bool:
 
 
 def _short(table: Collection[Any]) -> str:
-    """A manifest has pages of text."""
+    """Return a table in a few words, as a manifest has pages of text."""
     names = ", ".join(str(key)[:60] for key in list(table)[:4])
     return f"{len(table)} entries ({names})" if table else "nothing"
 
 
 def _timer(core: Leader | Front) -> Iterator[str]:
-    """What a leader or a front is going to be woken for though nothing is to be done; offers
-    without a ticket have their time, and cached pages are hashed again."""
+    """Yield the time at which a leader or a front will be woken although nothing is to be done.
+    Offers without a ticket and cached pages have their own timers."""
     due = set()
     if isinstance(core, Leader):
         due = {core.worker.scrubber.timer(busy=False)}

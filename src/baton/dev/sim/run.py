@@ -1,4 +1,4 @@
-"""One run: a seed or a script in, an outcome out."""
+"""One run: takes a seed or a script, and returns an outcome."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from baton.dev.sim.world import Violation, World
 
 
 class RunKind(Enum):
-    """What a run showed."""
+    """The verdict on a run."""
 
     FINE = "fine"
     SAFETY = "safety"
@@ -29,15 +29,15 @@ LIVENESS = frozenset(
     {"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY}
 )
 CRASHED = "no_bug"
-# said by whoever ran the process: it is gone, or was silent for too long
+# reported by the process that started the run: its process died, or was silent for too long
 PROCESS_ENDED = "process_lives"
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
-    """What one run showed. `choices` are those other than 0: with them a script repeats the run."""
+    """The outcome of one run. `choices` are those other than 0: as a script they repeat the run."""
 
     seed: int
-    invariant: str  # that was violated; empty if none
+    invariant: str  # the violated one; empty if none was
     detail: str
     events: int
     trace: int  # hash of everything that happened
@@ -50,13 +50,13 @@ class RunOutcome(msgspec.Struct, frozen=True):
     choices: Mapping[int, int]
     story: tuple[str, ...]
     labels: Mapping[int, str] = {}  # of the choices
-    # of the world, in words; this and the following with the story alone
+    # the world in words; this and the following only with a story
     settings: tuple[str, ...] = ()
-    diagram: str = ""  # of one room, the one that the violation is about: mermaid
+    diagram: str = ""  # mermaid: the room that the violation is about
 
     @property
     def kind(self) -> RunKind:
-        """Verdict."""
+        """The verdict on the run."""
         if not self.invariant:
             return RunKind.FINE
         if self.invariant in (CRASHED, PROCESS_ENDED):
@@ -65,8 +65,11 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
 
 def be_silent(*, for_good: bool = False) -> None:
-    """The code under test logs; a simulation of thousands of worlds does not listen. for_good:
-    nothing in this process will."""
+    """Silence the log of the code under test, which a simulation of thousands of worlds does not
+    need.
+
+    for_good: whether it stays silent for the rest of this process
+    """
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=silent, cache_logger_on_first_use=for_good)
 
@@ -92,8 +95,8 @@ def run(
     story: bool = False,
     calm: bool = False,
 ) -> RunOutcome:
-    """Run one world. A `script`, or a `tape`, replaces the choices that the seed would draw; `calm`
-    leaves its faults out."""
+    """Run one world. A `script` or a `tape` replaces the choices that the seed would draw. `calm`
+    leaves out the faults."""
     tape = Tape(seed=seed, script=script) if tape is None else tape
     invariant, detail = "", ""
     with _replaced(parts):

@@ -1,5 +1,5 @@
-"""What one world is like: drawn from its tape, so that every seed has its own layouts, pools and
-faults (swarm testing: Groce et al., Swarm Testing, ISSTA 2012)."""
+"""The settings of one world. They are drawn from its tape, so that every seed has its own layouts,
+pools and faults (swarm testing: Groce et al., Swarm Testing, ISSTA 2012)."""
 
 from collections.abc import Mapping
 
@@ -25,14 +25,14 @@ from baton.dev.sim.tape import Tape
 BLOCK_TOKENS = 4
 LAYERS = 2
 LONGEST = 33  # tokens of the largest ordinary request, one of headroom among them
-# of a world; beyond it workers are narrow: what ranks say to each other would be most of the run
+# of a world; beyond it workers are narrow, as messages between ranks would take most of the run
 MAX_RANKS = 8
-# likewise for the second and third worker of a role: they are there to be another place to go
+# likewise for the second and third worker of a role, which are only there as an alternative
 MORE_RANKS = 4
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
 FAR, INDEX = GroupName("far window"), GroupName("index")
 
-# What is drawn evenly from, so that a rare one costs few worlds; the first is the calm one.
+# Values are drawn evenly from these lists, so a rare value stands there once; the first is calm.
 HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
 WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     1: (1, 1, 1, 1, 1, 2, 2, 1, 4, 3),
@@ -42,22 +42,21 @@ WIDTHS: Mapping[int, tuple[int, ...]] = {  # by heads
     8: (1, 1, 1, 1, 2, 2, 4),
 }
 STEP_TOKENS = (32, 8, 16, 8, 32, 16, 16, 4)
-# of a pipeline: steps under way at the same time, one behind the other
+# for a pipeline: its steps are under way at the same time, one behind the other
 STEP_TOKENS_PIPED = (16, 4, 8, 4, 8, 4, 8, 4)
 COUNTS = (1, 1, 2, 1, 1, 2, 1, 3)  # of the workers of a role
 PAGE_BLOCKS = (1, 1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 4)
-CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is, from plenty on
-HURRY_MS = (0, 0, 300, 1_500)  # of requests in a crowd
-# the crowd of worlds in which all ask at once, and for long answers: running rooms run out of pages
+CROWDS = (0, 1, 2, 3, 1, 2, 1)  # how short memory is; 0 = there is plenty
+HURRY_MS = (0, 0, 300, 1_500)  # deadlines of requests in a crowd; 0 = as long as they need
+# with this shortage all ask at once, and for long answers, so that running rooms run out of pages
 PRESSED = 3
-# the host store by the draw of `pages`: for so many of the longest requests' states
+# the size of the host store, in states of the longest request, by the draw of `pages`
 HOST_STATES = (4, 0, 2, 0.5)
 
-# Whether there is a worker of both roles beside the others, or there are no others.
+# Whether there is a unified worker beside the others, or alone.
 UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None, None, None)
 
-# Of decode workers: whether they have a prefix cache at all, and whether prefill fetches back what
-# it holds.
+# Whether prefill fetches back what decode workers have cached; None = they have no prefix cache.
 CACHES = (
     FetchBack.NEVER,
     FetchBack.ALWAYS,
@@ -68,7 +67,7 @@ CACHES = (
 )
 
 
-VERIFY_MS = (1500, 300, 1500, 0)  # within which cached pages are hashed again
+VERIFY_MS = (1500, 300, 1500, 0)  # intervals within which cached pages are hashed again
 
 
 class WorkerDraw(msgspec.Struct, frozen=True):
@@ -84,24 +83,24 @@ class WorkerDraw(msgspec.Struct, frozen=True):
     step_tokens: int
     last_chunk_tokens: int
     max_rooms: int
-    host_bytes: int = 0  # of each rank's host store
+    host_bytes: int = 0  # the size of each rank's host store
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """Probabilities, per frame, per read, per digest or per request; 0 means that the fault does
-    not occur here."""
+    """Probabilities of faults, per frame, per read, per digest or per request; 0 means that the
+    fault does not occur in this world. Integers count occurrences in the hostile phase."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
-    lag: float = 0.0  # a frame, and all behind it on its way, is late by some milliseconds
+    lag: float = 0.0  # a frame, and all behind it on its link, is late by some milliseconds
     old: float = 0.0  # a copy of a frame that arrives seconds later
     late: float = 0.0  # a frame that arrives after every timeout of the code
     read_fail: float = 0.0
     read_straggle: float = 0.0
     read_corrupt: float = 0.0
     read_torn: float = 0.0  # sampled and landed in pieces over time
-    source_damage: int = 0  # flips in a source's own pages, times in the hostile phase
+    source_damage: int = 0  # bit flips in a source's own pages
     crashes: int = 0
     pauses: int = 0
     partitions: int = 0
@@ -114,16 +113,16 @@ class Faults(msgspec.Struct, frozen=True):
     host_slow: float = 0.0  # a copy to or from the host store takes long
     host_fail: float = 0.0
     host_damage: float = 0.0  # a bit flips in the store
-    # a process computes at a fraction of its pace for a while; no excuse for anything
+    # a process computes at a fraction of its pace for a while; this excuses no failure
     slow_hosts: int = 0
-    confused: float = 0.0  # what was said to a process is said to it again by another one
-    twice: float = 0.0  # .. by the same one
-    hangs: int = 0  # times that something of a worker never ends
-    poison: bool = False  # whether one of the requests kills whoever computes it
+    confused: float = 0.0  # a message to a process is sent again by another process
+    twice: float = 0.0  # a message is sent again by the same process
+    hangs: int = 0  # work of a worker that never ends
+    poison: bool = False  # whether one of the requests kills every worker that computes it
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
-    """One world."""
+    """The settings of one world."""
 
     table: StateTable
     gateways: tuple[str, ...]
@@ -131,30 +130,30 @@ class WorldDraw(msgspec.Struct, frozen=True):
     faults: Faults
     requests: int
     hostile_ms: int
-    attempts_differ: bool  # whether every computation of the same rows has bits of its own
-    quiet_ends: bool  # whether the fabric promises that an ended read lands nothing more
-    pressed: bool = False  # whether all ask at once, and for long answers
+    attempts_differ: bool  # whether every computation of the same rows gives other bits
+    quiet_ends: bool  # whether the fabric promises that a read lands nothing after its end
+    pressed: bool = False  # whether all requests come at once and want long answers
     decode_caches: bool = True  # whether decode workers have a prefix cache, as prefill workers do
     fetch_back: FetchBack = FetchBack.NEVER
-    alike: bool = False  # whether most ask what somebody has asked before, or what begins like it
+    alike: bool = False  # whether most prompts were asked before, or begin like one that was
     costs: Costs = Costs()
     crowded: bool = False  # whether there are many more requests than the workers hold at once
-    hurry_ms: int = 0  # the time that each request has; 0 = as much as it could need
+    hurry_ms: int = 0  # the deadline of each request; 0 = as long as it could need
     shaped: bool = False  # whether requests have penalties, least lengths, logprobs
     verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
 
     @property
     def clean(self) -> bool:
-        """Whether no fault occurs here."""
+        """Whether no fault occurs in this world."""
         return self.faults == Faults()
 
 
 def draw_table(tape: Tape) -> StateTable:
-    """One to five kinds of state over two layers."""
+    """Draw a table with one to five kinds of state over two layers."""
     heads = HEADS[tape.below(len(HEADS), "heads")]
     groups = [Group(FULL, Unit.PAGE, Full())]
     specs = [StateSpec("kv", FULL, (0, 1), ("k", "v"), heads, 4, DType.F32)]
-    # half of them can be cached, a third have a window, a third a slot
+    # half of the tables can be cached, a third have a window, a third a slot
     kinds = tape.below(12, "kinds")
     if kinds in (1, 4, 6, 8):
         groups.append(Group(WINDOW, Unit.PAGE, Window(6)))
@@ -178,8 +177,8 @@ def draw_table(tape: Tape) -> StateTable:
 
 
 def draw_world(tape: Tape) -> WorldDraw:
-    """A world; all zeroes are one prefill and one decode worker of one rank each, no fault, and
-    nothing that costs time."""
+    """Draw a world. If all choices are zero it has one prefill and one decode worker of one rank
+    each, no faults, and nothing that costs time."""
     found = draw_service(tape)
     if not found.clean and tape.chance(0.15, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
@@ -193,7 +192,7 @@ def draw_world(tape: Tape) -> WorldDraw:
 
 
 def draw_service(tape: Tape) -> WorldDraw:
-    """Workers, clients and faults."""
+    """Draw workers, clients and faults."""
     table = draw_table(tape)
     heads = max(s.heads for s in table.specs)
     wide = tape.chance(0.42, "wide")
@@ -243,8 +242,8 @@ def draw_service(tape: Tape) -> WorldDraw:
 
 
 def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
-    """The same world with many clients and workers that hold more of them; every other one without
-    faults."""
+    """Return the same world with many clients and workers that hold more of them; every other one
+    without faults."""
     workers = tuple(
         msgspec.structs.replace(w, pages=16 * w.pages, slots=16 * w.slots, max_rooms=64)
         for w in draw.workers
@@ -261,8 +260,9 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
 
 
 def longest_bytes(draw: WorldDraw) -> int:
-    """What the ranks of one worker read of the largest ordinary request's state: where there are
-    fewer heads than ranks several hold the same ones, and each reads them for itself."""
+    """Return how many bytes the ranks of one worker read for the state of the largest ordinary
+    request. If there are fewer heads than ranks, several ranks hold the same heads, and each reads
+    them for itself."""
     read = (
         sum(
             state_bytes(Placement(draw.table, w.tp, w.pp, t, p, 1), LONGEST)
@@ -275,12 +275,12 @@ def longest_bytes(draw: WorldDraw) -> int:
 
 
 def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
-    """Slow engines, slow wires, or both: never so slow that a step, or the reads that a fabric is
-    given at once, take longer than the time after which the code gives them up."""
-    # wires alone in two: a slow engine keeps them from ever being full
+    """Draw slow engines, slow wires, or both. They are never so slow that a step, or the reads that
+    a fabric is given at once, take longer than the time after which the code gives them up."""
+    # in two of four cases only wires are slow: with a slow engine they are never full
     slow = tape.below(4, "what is slow")
     longest = longest_bytes(draw)
-    sharing = max(1, len(draw.workers) - 1)  # reads from so many, or into so many
+    sharing = max(1, len(draw.workers) - 1)  # reads may come from, or go into, as many workers
     longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
     engine, wire = slow in (0, 3), slow != 0
     return Costs(
@@ -299,7 +299,7 @@ def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
 def draw_unified(
     tape: Tape, table: StateTable, crowd: int, *, count: int, narrow: int
 ) -> tuple[WorkerDraw, ...]:
-    """Workers that compute prompts and go on with them."""
+    """Draw unified workers, which compute prompts and generate tokens."""
     k = PAGE_BLOCKS[tape.below(len(PAGE_BLOCKS), "page_blocks")]
     return tuple(
         draw_worker(tape, table, f"unified-{i}", "unified", k, crowd, least=narrow, most=MORE_RANKS)
@@ -318,9 +318,10 @@ def draw_worker(
     least: int,
     most: int,
 ) -> WorkerDraw:
-    """One worker of `most` ranks, or of `least` and one stage where its draw has more."""
+    """Draw one worker with at most `most` ranks; if its draw has more, it gets `least` ranks and
+    one stage."""
     heads = max(s.heads for s in table.specs)
-    # and may pass pages while orders are under way
+    # a pipeline may pass pages of a window while orders are under way
     windowed = any(isinstance(g.extent, Window) for g in table.groups)
     tp = max(WIDTHS[heads][tape.below(len(WIDTHS[heads]), "tp")], least)
     pp = 1 + (tape.below(6 if windowed else 16, "pp") == 4)  # any but 0, the calm choice
@@ -346,8 +347,8 @@ def draw_worker(
 
 
 def grayer(faults: Faults, tape: Tape) -> Faults:
-    """With what neither lives nor dies: work that never ends, and a request that kills whoever
-    computes it."""
+    """Add gray failures: work that never ends, and a request that kills every worker that computes
+    it."""
     kinds = 1 + tape.below(3, "gray kinds")
     return msgspec.structs.replace(
         faults, hangs=2 + tape.below(3, "hangs") if kinds & 1 else 0, poison=bool(kinds & 2)
@@ -355,7 +356,7 @@ def grayer(faults: Faults, tape: Tape) -> Faults:
 
 
 def draw_faults(tape: Tape) -> Faults:
-    """Some kinds of fault on, some off; each with an intensity."""
+    """Draw which kinds of fault occur, and the intensity of each."""
 
     def some(probability: float, label: str, *levels: float) -> float:
         return (

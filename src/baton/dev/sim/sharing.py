@@ -1,8 +1,8 @@
-"""What must hold of the pages that rooms of a prefill worker share, kept from what its leader
-orders and says.
+"""Invariants of pages that rooms of a prefill worker share, kept from the orders and messages of
+its leader.
 
 Checked: a page that was found damaged, and every page that was computed above it, is given to no
-other room; rooms that hold one of them end in the turn in which the damage is said.
+other room; rooms that hold one of them end in the turn in which the damage is reported.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,20 +18,19 @@ Place = tuple[Boot, GroupName, int]
 
 
 class Sharing:
-    """All prefill workers of a world, by boot."""
+    """The shared pages of all prefill workers of a world, by boot."""
 
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate
-        self._lists: dict[tuple[Boot, Key], list[Place]] = {}  # of rooms that were not dropped
-        # a page's own and those that it was computed above
+        self._lists: dict[tuple[Boot, Key], list[Place]] = {}  # pages of rooms not yet dropped
+        # the page itself, and those that it was computed above
         self._beneath: dict[Place, frozenset[Place]] = {}
         self._damaged: set[Place] = set()
 
     def acts(
         self, worker: Manifest, effects: Iterable[Effect], changed: Callable[[GroupName, int], bool]
     ) -> None:
-        """A leader's turn is over. changed: whether a page is not what it was when it was
-        sealed."""
+        """A leader's turn is over. changed: whether a page is not what it was when it was sealed"""
         if any(not isinstance(group.extent, Full) for group in worker.table.groups):
             return  # nothing is shared, and a window's list does not begin with the first page
         for effect in effects:

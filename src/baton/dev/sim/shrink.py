@@ -1,13 +1,13 @@
-"""A failing run made small: more and more of its choices become 0, the calm one, as long as it
-breaks the same invariant.
+"""Shrinks a failing run: more and more of its choices become 0, the calm one, as long as it breaks
+the same invariant.
 
-Choices that say the same (all lost frames, all late turns) go together first; then halves, quarters
-and so on down to single ones (delta debugging: Zeller and Hildebrandt 2002); then what is left
-becomes as low as it can. Deterministic.
+Choices with the same label (all lost frames, all late turns) are set to 0 together first; then
+halves, quarters and so on down to single choices (delta debugging: Zeller and Hildebrandt 2002).
+Then each of those left becomes as low as possible. The result is deterministic.
 
-Without a fault the draws of that fault are gone too, and what is written at a position of the tape
-would be read by another draw. So while it shrinks, a choice is known by what it is about and how
-many of these came before it.
+Without a fault its draws are gone too, so that another draw would read what stands at their
+positions of the tape. So while a run shrinks, a choice is identified by its label and by how many
+choices with this label came before it.
 """
 
 from collections import Counter
@@ -20,19 +20,20 @@ from baton.dev.sim.tape import Script, Tape
 
 
 class Name(NamedTuple):
-    """A choice: what it is about, and how many about the same came before it."""
+    """A choice: its label, and how many choices with this label came before it."""
 
     label: str
     before: int
 
 
 Named = Mapping[Name, int]
-# the choices that a run has really made; None if it does not show what is looked for
+# returns the choices that a run has really made; None if it does not show what is looked for
 Shows = Callable[[Named], Named | None]
 
 
 class NamedTape(Tape):
-    """A tape that also knows its choices by name; with `named` it makes those, and 0 otherwise."""
+    """A tape that also knows its choices by name. If it is given `named` choices, it makes those,
+    and 0 otherwise."""
 
     def __init__(self, *, script: Script | None = None, named: Named | None = None) -> None:
         super().__init__(script=script or {})
@@ -57,7 +58,7 @@ class NamedTape(Tape):
         return hit
 
     def _next(self, label: str, most: int) -> Name:
-        """The name of the next choice; what is wanted of it goes where Tape looks for it."""
+        """Return the name of the next choice. Its wanted value is put where Tape looks."""
         name = Name(label, self._counts[label])
         self._counts[label] += 1
         if self._named is not None:
@@ -66,8 +67,8 @@ class NamedTape(Tape):
 
 
 def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
-    """A smaller script that breaks the same invariant, found in so many runs at most; the same one
-    if it does not."""
+    """Return a smaller script that breaks the same invariant, found in at most `budget` runs. If
+    the script does not break it, return the script itself."""
     scripts: dict[tuple[tuple[Name, int], ...], Script] = {}
 
     def shows(tape: NamedTape) -> Named | None:
@@ -85,7 +86,7 @@ def shrink(script: Script, parts: Parts, invariant: str, budget: int) -> Script:
 
 
 def minimal(found: Named, shows: Shows, budget: int) -> Named:
-    """As `shrink`, for anything that choices may show; `found` shows it."""
+    """Do what `shrink` does, for anything that choices may show; `found` must show it."""
     return _Shrinking(found, shows, budget).go()
 
 
@@ -104,8 +105,8 @@ class _Shrinking:
         return self._found
 
     def _try(self, candidate: Named) -> bool:
-        """Whether this is still a finding; then it is what we have. What was tried before, or is
-        beyond the budget, is not."""
+        """Try a candidate. If it still shows what is looked for and is smaller, keep it and return
+        True. Candidates that were tried before, or are beyond the budget, are not tried."""
         key = frozenset(candidate.items())
         if key in self._tried or self._budget <= 0:
             return False
@@ -121,7 +122,7 @@ class _Shrinking:
         return {name: choice for name, choice in self._found.items() if name not in gone}
 
     def _calm_kinds(self) -> None:
-        """All choices of one kind at once, the most frequent kinds first."""
+        """Set all choices with one label to 0 at once, the most frequent labels first."""
         counts = Counter(name.label for name in self._found)
         for label in sorted(counts, key=lambda label: (-counts[label], label)):
             gone = {name for name in self._found if name.label == label}
@@ -129,8 +130,8 @@ class _Shrinking:
                 self._try(self._without(gone))
 
     def _calm_runs(self) -> None:
-        """Runs of neighbours, of half the length each time; the last ones first, as most come after
-        what matters."""
+        """Set runs of neighbours to 0, with half the length each time. The last ones come first, as
+        most choices come after those that matter."""
         length = max(1, len(self._found) // 2)
         while length and self._budget > 0:
             end = len(self._found)
@@ -142,7 +143,7 @@ class _Shrinking:
             length //= 2
 
     def _lower(self) -> None:
-        """Single choices, as low as they go."""
+        """Make single choices as low as they can be."""
         for name in list(self._found):
             for lower in _lower_than(self._found.get(name, 0)):
                 if self._try({**self._found, name: lower}):
@@ -150,7 +151,7 @@ class _Shrinking:
 
 
 def _lower_than(choice: int) -> Iterator[int]:
-    """1, then ever closer to the choice."""
+    """Yield 1, then values ever closer to the choice."""
     step = choice - 1
     while step > 0:
         yield choice - step

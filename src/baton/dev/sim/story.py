@@ -39,19 +39,19 @@ from baton.core.messages import (
 from baton.dev.sim.excuses import worker_of
 from baton.wire.codec import decode
 
-# most of all frames; what plans do is told when they are applied
+# most frames are of these; plans are told when they are applied
 UNTOLD = (Beat, Credits, StepPlan, Report)
 SHORT_ROOM = re.compile(r"\b([0-9a-f]{4})\.\d+\b")  # how details and stories name a room's epoch
 REQUEST = re.compile(r"\brequest (\d+)\b")
 
 
 def short(key: Key) -> str:
-    """A room's epoch, for people: 83e7.1."""
+    """Return a room's epoch in a form for people: 83e7.1."""
     return f"{key.room[-4:]}.{key.epoch}"
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """A message of a room on its way between two workers or gateways."""
+    """A message about a room on its way between two workers or gateways."""
 
     source: str
     target: str
@@ -71,7 +71,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Story:
-    """What happened so far."""
+    """What has happened so far."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -79,11 +79,11 @@ class Story:
         self._seen: set[bytes] = set()
 
     def tell(self, now: int, text: str) -> None:
-        """Something has happened."""
+        """Add a line."""
         self.lines.append(Line(now, text))
 
     def frame(self, now: int, source: str, target: str, raw: bytes, lost: str) -> None:
-        """A frame has come, or (`lost` says how) never will."""
+        """Add a frame that has come or, if `lost` says how it was lost, never will."""
         frame = decode(raw)
         again = " (again)" if raw in self._seen else ""
         if not lost:
@@ -206,7 +206,7 @@ def _(message: Refused) -> str:
 
 
 def said(message: Said) -> str:
-    """A message in a few words."""
+    """Return a message in a few words."""
     key = getattr(message, "key", None)
     about = (
         short(key)
@@ -219,7 +219,7 @@ def said(message: Said) -> str:
 
 
 def ordered(plan: StepPlan) -> str:
-    """A step plan in a few words."""
+    """Return a step plan in a few words."""
     rooms: dict[str, Iterable[Key]] = {
         "drop": plan.drop,
         "hold": [h.key for h in plan.hold],
@@ -245,7 +245,8 @@ def ordered(plan: StepPlan) -> str:
 
 
 def room_of(detail: str, lines: Iterable[Line], tickets: Mapping[Key, Ticket]) -> Room | None:
-    """The room that the detail of a violation is about; else the last one that was spoken of."""
+    """Return the room that the detail of a violation is about, otherwise the last one with a
+    message; None if there is none."""
     found, request = SHORT_ROOM.search(detail), REQUEST.search(detail)
     if found is not None:
         return next((key.room for key in tickets if key.room.endswith(found.group(1))), None)
@@ -259,7 +260,7 @@ def room_of(detail: str, lines: Iterable[Line], tickets: Mapping[Key, Ticket]) -
 
 
 def diagram(room: Room, lines: Iterable[Line], ending: str) -> str:
-    """What the processes of a room said to each other and did for it, as a mermaid sequence
+    """Return what the processes of a room said to each other and did for it, as a mermaid sequence
     diagram."""
     mine = [line for line in lines if _concerns(line, room)]
     names = list(
@@ -306,5 +307,5 @@ def _id(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what mermaid would read as its own."""
+    """Return text without characters that have a meaning in mermaid."""
     return text.replace(";", ",").replace("#", "no. ")

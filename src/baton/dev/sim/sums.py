@@ -1,5 +1,5 @@
-"""Block sums of a world, worked out once for equal bytes: most blocks are hashed where they were
-computed and again wherever they came to."""
+"""Block sums of a world, computed once for equal bytes: most blocks are hashed where they were
+computed and again on each rank that they come to."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ BlockSums = Callable[
 
 
 class Sums:
-    """Of blocks of equal layout, whatever the size of their pages."""
+    """The sums of blocks of equal layout, whatever their page size."""
 
     def __init__(self, block_sums: BlockSums) -> None:
         self._block_sums = block_sums
@@ -32,8 +32,7 @@ class Sums:
         slots: Sequence[int],
         numbers: Sequence[int],
     ) -> NDArray[np.uint64]:
-        """The sums of blocks, as `core.handoff.seal.block_sums` has them; the array is
-        read-only."""
+        """Return the sums of blocks as `core.handoff.seal.block_sums` does; read-only."""
         size, known = placement.block_bytes(group), self._known
         keys = [
             (group, number, bytes(pool.raw[slot * size : (slot + 1) * size]))

@@ -1,4 +1,4 @@
-"""What many runs showed together: violations, and how much of what should happen did happen."""
+"""The combined result of many runs: violations, and how often things occurred that should."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ SHARES: Mapping[str, Callable[[RunOutcome], bool]] = {
 
 
 class Tally:
-    """Sums over runs, in any order."""
+    """Sums over runs, which may come in any order."""
 
     def __init__(self) -> None:
         self.violations: list[Violated] = []
@@ -56,7 +56,7 @@ class Tally:
         self._repeats = 0
 
     def add(self, outcome: RunOutcome) -> None:
-        """One more run."""
+        """Add a run."""
         self.traces[outcome.seed] = outcome.trace
         self.events += outcome.events
         self._events.append(outcome.events)
@@ -71,37 +71,38 @@ class Tally:
 
     @property
     def seeds(self) -> int:
-        """Runs so far."""
+        """The number of runs so far."""
         return len(self.traces)
 
     @property
     def median_events(self) -> float:
-        """Of a world."""
+        """The median number of events of a world."""
         return median(self._events) if self._events else 0
 
     @property
     def median_requests(self) -> float:
-        """Of a world."""
+        """The median number of requests of a world."""
         return median(self._requests) if self._requests else 0
 
     def shares(self) -> dict[str, float]:
-        """Shares of worlds in which something occurred; and of requests whose prompt was asked
-        before."""
+        """Return the shares of worlds in which something occurred, and the share of requests whose
+        prompt was asked before."""
         worlds = {name: self._worlds[name] / max(1, self.seeds) for name in SHARES}
         return worlds | {
             "requests that repeat a prompt": self._repeats / max(1, sum(self._requests))
         }
 
     def marks(self) -> dict[Mark, float]:
-        """For every rare branch of the core the share of worlds that took it."""
+        """Return, for every rare branch of the core, the share of worlds that took it."""
         return {mark: self._marks[mark.name] / max(1, self.seeds) for mark in Mark}
 
     def never_hit(self) -> list[Mark]:
-        """Branches that no world took."""
+        """Return the branches that no world took."""
         return [mark for mark in Mark if not self._marks[mark.name]]
 
     def first_of_each(self) -> list[Violated]:
-        """The lowest seed of every invariant that was broken, the lowest of them first."""
+        """Return, for every broken invariant, the run with the lowest seed; runs are sorted by
+        seed."""
         found: dict[str, Violated] = {}
         for violated in sorted(self.violations, key=lambda v: v.seed):
             found.setdefault(violated.invariant, violated)

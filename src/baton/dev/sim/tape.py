@@ -1,8 +1,8 @@
 """The tape: every choice of a run, in order. 0 is always the calm choice.
 
-A run is made by a seed (choices are drawn) or by a script (choices are given; what the script lacks
-is 0). Only choices other than 0 are kept, so a failing run is a short list, and shrinking it is
-setting more of them to 0.
+A run is made from a seed (choices are drawn) or from a script (choices are given; those that it
+lacks are 0). Only choices other than 0 are kept, so a failing run is a short list, and to shrink it
+is to set more of them to 0.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ class Tape:
         self._draw = Random(seed).random
         self._script = script
         self._at = 0
-        # position, choice, label of each: a flat list, as there are thousands
+        # position, choice and label of each, in a flat list, as there are thousands
         self._kept: list[Any] = []
 
     def below(self, n: int, label: str) -> int:
-        """An integer in [0, n)."""
+        """Return an integer in [0, n)."""
         at = self._at
         self._at = at + 1
         choice = (
@@ -34,8 +34,8 @@ class Tape:
         return choice
 
     def chance(self, probability: float, label: str) -> bool:
-        """True with that probability; False is the calm choice. A probability of 0 makes no choice
-        at all."""
+        """Return True with this probability; False is the calm choice. A probability of 0 makes no
+        choice at all."""
         if probability <= 0.0:
             return False
         at = self._at
@@ -47,15 +47,15 @@ class Tape:
 
     @property
     def taken(self) -> dict[int, int]:
-        """The choices other than 0, by their position."""
+        """The choices other than 0, by position."""
         return dict(zip(self._kept[0::3], self._kept[1::3], strict=True))
 
     @property
     def labels(self) -> dict[int, str]:
-        """What they were about."""
+        """The labels of the choices other than 0, by position."""
         return dict(zip(self._kept[0::3], self._kept[2::3], strict=True))
 
     @property
     def length(self) -> int:
-        """Choices made so far."""
+        """The number of choices made so far."""
         return self._at

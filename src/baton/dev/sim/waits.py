@@ -1,9 +1,8 @@
-"""Nothing waits in the middle without an end: pages of a room that decode has not admitted come
-back in time.
+"""No endless waits: pages of a room that decode has not admitted come back in time.
 
 prefill holds ──▶ Admitted ──▶ ..            or, when the ticket's `admit_ms` are over ──▶ dropped
 
-On a unified worker nothing stands between the two: it holds a room's pages once it has admitted it.
+A unified worker has no such wait: it holds a room's pages once it has admitted the room.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from baton.core.ids import Boot, Key
 from baton.core.messages import Admitted, Ticket
 from baton.dev.sim.excuses import DISTURBED, InjectedFault
 
-# between the end of a room's patience and the plan that drops it; the gateway would come two
+# between the end of `admit_ms` and the plan that drops the room; the gateway would end it two
 # seconds later
 SLACK_US = 20_000
 
@@ -49,7 +48,7 @@ class Waits:
             self._ends(worker, message.key)
 
     def _ends(self, worker: Boot, key: Key) -> None:
-        """A process that stands still, or is cut off, may be late."""
+        """Judge how long a room has waited. A process that was paused or cut off may be late."""
         held_us = self._now() - self._since.pop((worker, key), self._now())
         most = self._tickets[key].admit_ms * 1000 + SLACK_US
         if held_us > most and not any(f.kind in DISTURBED for f in self._faults):

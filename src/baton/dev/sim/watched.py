@@ -1,5 +1,5 @@
-"""A core object that a judge looks at: shown each event before it is taken, and what comes of
-it."""
+"""A core object that a judge watches: the judge sees each event before it is taken, then its
+effects."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ F = TypeVar("F")
 
 
 class Watched(Core[E, F], Generic[E, F]):
-    """Implements Core around another one."""
+    """Implements Core around another Core."""
 
     def __init__(
         self, core: Core[E, F], before: Callable[[E], None], after: Callable[[E, list[F]], None]

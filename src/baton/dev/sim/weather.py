@@ -1,7 +1,7 @@
-"""What goes wrong in a world besides single frames and reads: crashes, pauses, partitions, damaged
-memory.
+"""The faults of a world that do not concern single frames and reads: crashes, pauses, partitions,
+damaged memory.
 
-Each happens at a drawn moment of the hostile phase, to whoever is alive then.
+Each happens at a drawn moment of the hostile phase, to a process that is alive then.
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ Place = tuple[Process, SimEngine, tuple[GroupName, int]]  # a page of a rank
 
 
 class Weather:
-    """Schedules and does it."""
+    """Schedules these faults and makes them happen."""
 
     def __init__(self, world: Any, tape: Tape) -> None:
         self._world, self._tape = world, tape
 
     def schedule(self, start: int, span: int) -> None:
-        """Everything that this world's draw says, within `span` microseconds from `start`."""
+        """Schedule all faults of this world's draw, within `span` microseconds from `start`."""
         faults = self._world.draw.faults
         happenings = (
             (faults.crashes, self._crash),
@@ -62,7 +62,7 @@ class Weather:
             )
 
     def _slow(self) -> None:
-        """Not noted as a fault: that a host is slow excuses nothing."""
+        """Slow a host down. This is not noted as a fault, as a slow host excuses nothing."""
         alive = self._world.processes()
         if self._world.hostile and alive:
             process = alive[self._tape.below(len(alive), "who is slow")]
@@ -92,8 +92,8 @@ class Weather:
         self._world.tell(f"partition over: {', '.join(f'{a} reaches {b}' for a, b in sorted(cut))}")
 
     def _damage(self) -> None:
-        """A bit flips: in a cached page of a decode rank, or in the memory of a prefill rank: a
-        page of an open room, or where a closed one has left its state."""
+        """Flip a bit: in a cached page of a decode rank, or in the memory of a prefill rank, where
+        a page of an open room lies or a closed room has left its state."""
         cached = self._cached() if self._world.hostile else []
         if cached and self._tape.chance(0.5, "on decode"):
             self._flip(cached)
@@ -111,7 +111,7 @@ class Weather:
             self._flip(places)
 
     def _cached(self) -> list[Place]:
-        """Pages that decode workers have cached."""
+        """Return the pages that decode workers have cached."""
         return [
             (p, e, where)
             for w in self._world.workers.values()

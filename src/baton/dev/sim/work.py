@@ -1,5 +1,5 @@
-"""How much of a world's work is done twice: positions of requests that are computed, and how many
-of them again."""
+"""How much of a world's work is done twice: the positions of requests that are computed, and how
+many of them were computed before."""
 
 from collections import Counter
 
@@ -13,16 +13,16 @@ class Work:
         self._times: Counter[tuple[int, int]] = Counter()  # by request and position
 
     def computed(self, ticket: Ticket, start: int, tokens: int) -> None:
-        """A step computes so many positions of a request."""
+        """A step computes `tokens` positions of a request, from `start` on."""
         request = ticket.sampling.seed
         self._times.update((request, position) for position in range(start, start + tokens))
 
     @property
     def done(self) -> int:
-        """Positions computed, each as often as it was."""
+        """The number of positions computed, repetitions included."""
         return self._times.total()
 
     @property
     def again(self) -> int:
-        """Those computed beyond the first time."""
+        """The number of repetitions among them."""
         return self._times.total() - len(self._times)

@@ -1,5 +1,5 @@
-"""One incarnation of a simulated worker: its ranks' processes with the shipped pumps, over
-simulated ports."""
+"""One incarnation of a simulated worker: the processes of its ranks, with the pumps that are
+shipped, over simulated ports."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -49,22 +49,22 @@ from baton.trace.log import CoreKind
 
 # a slow copy to the host store takes 2 s
 WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)
-# share of the pool that runs ahead of admission, by the rooms of the worker; else all of it
+# the share of the pool for rooms ahead of admission, by the worker's `max_rooms`; otherwise all
 AHEAD = {3: 0.5, 4: 0.25}
 
 
 class Silent(Narration):
-    """Nothing is written."""
+    """Writes nothing."""
 
     def note(self, event: str, **fields: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def tell(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class WorkerRun:
-    """Processes of one worker from its start to its end."""
+    """The processes of one worker, from its start to its end."""
 
     def __init__(
         self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts
@@ -91,7 +91,7 @@ class WorkerRun:
             on=world.seal and world.draw.decode_caches and draw.role == "decode",
             verify_ms=world.draw.verify_ms,
         )
-        self._cached: set[Where] = set()  # as the leader said last
+        self._cached: set[Where] = set()  # the leader's cached pages after its last step
         self.processes: list[Process] = []
         self.engines: list[SimEngine] = []
         self.stores: list[SimHostStore] = []
@@ -109,7 +109,8 @@ class WorkerRun:
         return all(p.alive for p in self.processes)
 
     def _pool(self, group: Group) -> int:
-        """Pages of a group; windows get the part of the others' that their rooms use."""
+        """Return the number of pages of a group. Windows get the share of the other groups' pages
+        that their rooms use."""
         d = self.draw
         if group.unit is Unit.SLOT:
             return d.slots
@@ -241,8 +242,8 @@ class WorkerRun:
             self.world.plan_applied(self, rank, event)
 
     def _caches(self, cached: Iterable[Where]) -> None:
-        """Where pages are computed: those that enter the cache are complete, and sealed on every
-        rank."""
+        """Check, where pages are computed, that pages which enter the cache are complete and sealed
+        on every rank."""
         before, self._cached = self._cached, set(cached)
         for group, page in sorted(self._cached - before):
             if not all(engine.kept(group, page) for engine in self.engines):
@@ -264,7 +265,7 @@ class WorkerRun:
                     pass
 
     def _changed(self, group: GroupName, page: int) -> bool:
-        """Whether a page differs on some rank from what it was when it was sealed."""
+        """Whether a page differs, on some rank, from what it was when it was sealed."""
         return any(engine.changed(group, page) for engine in self.engines)
 
     def _start(self, rank: Rank) -> None:
@@ -353,8 +354,8 @@ class WorkerRun:
         )
 
     def damaged(self) -> set[CachedPage]:
-        """Cached pages that are not what they were when they were sealed, or on decode when they
-        came."""
+        """Return the cached pages that are not what they were when they were sealed or, on decode,
+        when they came."""
         sees = (
             (lambda e, g, p: e.flipped(g, p) is not None)
             if self.draw.role == "decode"
@@ -368,7 +369,7 @@ class WorkerRun:
         }
 
     def at_rest(self) -> str:
-        """What is still held though nothing should be; empty if nothing."""
+        """Return what is still held although nothing should be; empty if nothing is."""
         leader = self.leader
         try:
             leader.worker.ledger.audit()
@@ -401,5 +402,6 @@ class WorkerRun:
 
 
 def address_of(name: str) -> str:
-    """Where a worker's leader or a gateway listens; the same for every incarnation."""
+    """Return the address at which a worker's leader or a gateway listens. All its incarnations
+    share it."""
     return f"sim://{name}"

@@ -3,7 +3,7 @@ rest.
 
     hostile ──▶ healed: everything restarts, faults stop ──▶ all requests end ──▶ probes succeed ──▶ nothing is held
 
-One seed is one run, byte for byte. Whatever breaks an invariant raises Violation.
+One seed gives one run, byte for byte. A broken invariant raises Violation.
 """
 
 from collections import Counter
@@ -56,28 +56,28 @@ from baton.dev.sim.worker import WorkerRun, address_of
 
 WEIGHTS = "ab" * 16
 OTHER_WEIGHTS = "cd" * 16
-# until all pairs are made, once everybody lives: silence of who is gone, introductions
+# until all pairs are made, once everybody lives: lost peers are noticed, workers introduced
 MADE_US = 5_500_000
-# after healing; old copies of a dead peer's frames can put off its silence
+# after healing; old copies of a dead peer's frames can delay the end of its session
 PAIRED_US = OLD_US + MADE_US
-# by then every request has ended, and long before its own deadline would end it
+# by then every request has ended, long before its own deadline would end it
 END_US = PAIRED_US + 2_000_000
-PROBE_US = 1_000_000  # too short for a handoff that stands still and is tried again
+PROBE_US = 1_000_000  # too short for a handoff that stalls and is tried again
 REST_US = 1_000_000
-HASHED_US = 500_000  # until hashes of cached pages have ended that nothing delays
+HASHED_US = 500_000  # until the hashes of cached pages have ended, if nothing delays them
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
-SCRUBS = 8  # orders to hash cached pages, within the interval; all ranks answer each
+SCRUBS = 8  # orders to hash cached pages within the interval; all ranks answer each
 QUIET_TURNS = 60  # per process and second at rest; more is a busy loop or a message storm
-MAX_EVENTS = 60_000  # of a world with tens of requests; more is an endless loop
-# Of a request, where there are many: each of 9 blocks is read over 8 legs in 2 groups, with 7
-# events (begun, sampled, landed,
-# ended, its time limit, hashed, reported), and about 300 are of its steps and messages.
+MAX_EVENTS = 60_000  # for a world with tens of requests; more means an endless loop
+# For each request, where there are many: each of 9 blocks is read over 8 legs in 2 groups, with 7
+# events (begun, sampled, landed, ended, its time limit, hashed, reported), and steps and messages
+# take about 300 events.
 EVENTS_EACH = 1_300
-# what is left of a worker is ended a multiple of this after its first rank has
+# the other ranks of a worker are ended a multiple of this after the first one
 REAPED_US, REAPED_TIMES = 600_000, 8
 RESTARTS_US, RESTARTS_TIMES = 200_000, 5  # .. and it starts again a multiple of this later
 RESTARTS_FIRST_US = 100_000
-# at the latest
+# a worker has started again this long after its first rank has ended, at the latest
 RESTARTED_US = (
     REAPED_US * (REAPED_TIMES - 1) + RESTARTS_FIRST_US + RESTARTS_US * (RESTARTS_TIMES - 1)
 )
@@ -86,7 +86,7 @@ FRONT = FrontSettings(wait_for_workers_ms=8_000)
 
 
 class Violation(BaseException):
-    """An invariant does not hold. Nothing of the code under test may catch it."""
+    """An invariant does not hold. The code under test must not be able to catch it."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         self.invariant, self.detail = invariant, detail
@@ -94,7 +94,7 @@ class Violation(BaseException):
 
 
 class World:
-    """Everything of one run."""
+    """All parts of one run."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class World:
         self.draw = msgspec.structs.replace(drawn, hurry_ms=0) if calm else drawn
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
-        self.clearing = False  # whether somebody has asked for empty pools
+        self.clearing = False  # whether somebody has asked to clear the pools
         self.quiet_ends, self.attempts_differ = self.draw.quiet_ends, self.draw.attempts_differ
         self.limits = SessionLimits(
             beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000)
@@ -126,13 +126,13 @@ class World:
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers
-        # room -> its request, and workers and gateways its tickets named
+        # room -> names of its request and of the workers and gateways of its tickets
         self.concerned: dict[str, set[str]] = {}
         self.all_faults: list[InjectedFault] = []
         self.costs, self.work = self.draw.costs, Work()
         self.wires = Wires(self.heap, self.costs)
         longest = longest_bytes(self.draw)
-        # that a request takes longer than by default
+        # how much longer a request takes than by default
         self.alone_us = self.costs.request_us(steps=LONGEST, nbytes=longest)
         if self.draw.crowded:
             self.all_faults.append(InjectedFault(0, "crowd", frozenset({EVERYBODY})))
@@ -152,13 +152,13 @@ class World:
         self.overtaking = Overtaking(self.violate, lambda: self.heap.now, timely=self.draw.clean)
         self.waits = Waits(self.tickets, self.all_faults, self.violate, lambda: self.heap.now)
         self.marks: Counter[str] = Counter()
-        self.core_marks = Marks()  # one for all roles of all processes
-        self.plans = Plans()  # likewise: proving them again would be a tenth of the run
+        self.core_marks = Marks()  # shared by all roles of all processes
+        self.plans = Plans()  # likewise, as proving plans again would take a tenth of the run
         self.story: Story | None = None
         self.gateway_addresses = tuple(address_of(g) for g in self.draw.gateways)
         self.workers: dict[str, WorkerRun] = {}
         self.gateways: dict[str, GatewayRun] = {}
-        # when the last worker did that a hang or a request has ended, as some do after healing
+        # when a hang or a request last ended a worker; some do so after healing
         self._ended_at = 0
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
@@ -170,16 +170,16 @@ class World:
     # ---- what ports ask of their world ----------------------------------------------------------
 
     def faults(self) -> Faults:
-        """What goes wrong at the moment."""
+        """Return the faults that may occur at the moment."""
         return self.draw.faults if self.hostile else CALM
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has gone wrong in this world, and nothing will."""
+        """Whether no fault has occurred in this world, and none will."""
         return self.draw.clean
 
     def fault(self, kind: str, *names: str) -> None:
-        """Note a fault and whom it hit."""
+        """Note a fault and the processes that it hit."""
         self.all_faults.append(
             InjectedFault(self.heap.now, kind, frozenset(worker_of(n) for n in names))
         )
@@ -187,40 +187,40 @@ class World:
         self.tell(f"FAULT {kind}: {', '.join(names)}")
 
     def violate(self, invariant: str, detail: str) -> None:
-        """Stop the run."""
+        """Stop the run: an invariant does not hold."""
         raise Violation(invariant, detail)
 
     def tell(self, line: str) -> None:
-        """Add to the story, if one is wanted."""
+        """Add a line to the story, if one is wanted."""
         if self.story is not None:
             self.story.tell(self.heap.now, line)
 
     def tell_frames(self, story: Story) -> None:
-        """From now on everything that happens is told."""
+        """Tell everything that happens from now on, frames included."""
         self.story, story.names = story, self._names
         self.network.on_frame = lambda *frame: story.frame(self.heap.now, *frame)
 
     def memory_of(self, boot: Boot) -> tuple[Process, Mapping[GroupName, SimPool]] | None:
-        """The rank of that boot and its pools; None if it has ended."""
+        """Return the rank with this boot, and its pools; None if it has ended."""
         found = self._ranks.get(boot)
         return found if found is not None and found[0].alive else None
 
     def rows_of(self, placement: Placement) -> content.BlockContents:
-        """What a rank so placed holds: the same for every worker and every start of it, and for
-        every size of a page."""
+        """Return the contents of a rank with this placement. They are the same for every worker and
+        every start of it, and for every page size."""
         alike = msgspec.structs.replace(placement, page_blocks=1)
         if alike not in self._rows:
             self._rows[alike] = content.BlockContents(alike)
         return self._rows[alike]
 
     def sums_of(self, placement: Placement) -> Sums:
-        """Sums of what a rank so placed holds."""
+        """Return the sums of the contents of a rank with this placement."""
         return self._sums.setdefault(
             msgspec.structs.replace(placement, page_blocks=1), Sums(self.parts.block_sums)
         )
 
     def _lacks(self, worker: Boot, key: Key, runs: Mapping[GroupName, BlockRun]) -> bool:
-        """Whether a room of a decode worker has to read any of what it was offered."""
+        """Whether a room of a decode worker has to read any of the blocks that it was offered."""
         return self.caches[worker].lacks(key, runs)
 
     def ticket(self, ticket: Ticket) -> None:
@@ -236,8 +236,8 @@ class World:
         self.concerns(ticket)
 
     def concerns(self, ticket: Ticket) -> None:
-        """Whose faults may excuse the request's failure: a worker may have ended before its ticket
-        came."""
+        """Note the processes whose faults may excuse the request's failure. A worker may have ended
+        before its ticket came."""
         names = {
             worker_of(self._names.get(b, "?"))
             for b in (ticket.gateway, ticket.prefill, ticket.decode)
@@ -258,7 +258,7 @@ class World:
             self.marks["inspect"] += len(plan.inspect)
 
     def process(self, name: str, boot: Boot) -> Process:
-        """A new process."""
+        """Make a new process."""
         offset = 1_000_000 * boot + self.tape.below(5, "clock offset") * 40_000_000
         drift = (0, 100, -100)[self.tape.below(3, "clock drift")]
         process = Process(
@@ -283,7 +283,7 @@ class World:
     # ---- starting and ending processes ----------------------------------------------------------
 
     def start(self) -> None:
-        """Bring everything up."""
+        """Start all processes."""
         for name in self.draw.gateways:
             self.start_gateway(name)
         for draw in self.draw.workers:
@@ -298,7 +298,7 @@ class World:
                 self.start_worker(draw)
 
     def start_gateway(self, name: str) -> None:
-        """A gateway begins, as a new boot."""
+        """Start a gateway, as a new boot."""
         boot = Boot(next(self._boots))
         process = self.process(name, boot)
         self.tell(f"{name}: starts as boot {boot}")
@@ -308,13 +308,13 @@ class World:
         process.on_death.append(partial(self._gateway_died, name, process))
 
     def new_room(self) -> Room:
-        """Never used before, and not to be guessed from others."""
+        """Return a room that was never used before and cannot be guessed from others."""
         return Room(
             f"{content.scramble(next(self._bits)) << 64 | content.scramble(next(self._bits)):032x}"
         )
 
     def start_worker(self, draw: WorkerDraw) -> None:
-        """A worker begins, all ranks as new boots."""
+        """Start a worker, all ranks as new boots."""
         boots = [Boot(next(self._boots)) for _ in range(draw.tp * draw.pp)]
         weights = WEIGHTS
         if self.tape.chance(self.faults().mismatch, "other weights"):
@@ -341,8 +341,8 @@ class World:
         )
 
     def _reap(self, worker: WorkerRun) -> None:
-        """The supervisor ends what is left of a worker, and starts it again, or not before
-        everything heals."""
+        """The supervisor ends what is left of a worker. It starts the worker again soon, or only
+        when everything heals."""
         for process in worker.processes:
             process.die("a rank of its worker has ended")
         if self.workers.get(worker.draw.name) is worker and (
@@ -371,10 +371,14 @@ class World:
     # ---- phases ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """The whole run. Raises Violation."""
+        """Run everything.
+
+        Raises:
+            Violation: an invariant does not hold
+        """
         self.tell("---- start ----")
         self.start()
-        # Pairs are made before the first client; in a hostile world not all of them, or none.
+        # Pairs are made before the first client comes; in a hostile world perhaps not all, or none.
         self._advance(
             20_000 if self.hostile and self.tape.chance(0.15, "early clients") else 400_000
         )
@@ -384,10 +388,10 @@ class World:
         self._heal()
         healed = self.heap.now
         self._until_ended(healed + END_US + self.alone_us * self.draw.requests)
-        if not self.draw.clean:  # what was silent before may be given up until now
+        if not self.draw.clean:  # peers that were silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
-        # What hangs is a fault until its worker has ended, perhaps later than that; the judge of
-        # hangs says when it is too late.
+        # A hang is a fault until its worker has ended, which may be later than that; the judge of
+        # hangs decides when it is too late.
         self._advance(max(self.heap.now, healed + END_US), done=lambda: not self.gray.unnoticed)
         self._until_paired(healed)
         self.tell("---- everything has ended and every pair is made; two probes ----")
@@ -400,8 +404,7 @@ class World:
             self._clear()
 
     def _clear(self) -> None:
-        """All pools are zeroed while nothing is held, and the service goes on as if nothing had
-        been asked before."""
+        """Zero all pools while nothing is held; the service must go on as if it were new."""
         self.tell("---- the pools are cleared; two probes ----")
         self.clearing = True
         gateway, question = next(iter(self.gateways.values())), next(self._questions)
@@ -428,9 +431,9 @@ class World:
                 )
 
     def _until_paired(self, healed: int) -> None:
-        """Every decode worker can take from every prefill worker again, and every gateway knows it
-        and no others. A worker that ends after healing, of work that hung or of a request that
-        kills it, is started again, and its pairs have their time."""
+        """Wait until every decode worker can take from every prefill worker again, and every
+        gateway knows exactly these pairs. If a worker ends after healing, because of work that hung
+        or of a request that kills it, it is started again, and its pairs get their time too."""
         while not self._paired():
             until = max(healed + OLD_US, self._ended_at + RESTARTED_US) + MADE_US
             if self.heap.now >= until:
@@ -472,7 +475,7 @@ class World:
             // bursts[
                 max(self.tape.below(3, "burst"), 2 * (self.draw.pressed or self.draw.crowded))
             ]
-        )  # in which all ask
+        )  # the time within which all requests are sent
         for i in range(self.draw.requests):
             at = window * i // self.draw.requests + window * self.tape.below(20, "asks at") // 40
             self.heap.at(start + at, self.people.ask)
@@ -480,8 +483,7 @@ class World:
             self.weather.schedule(start, span)
 
     def reset_prefill(self) -> None:
-        """The prefix caches of prefill workers are emptied: what decode has cached is there
-        alone."""
+        """Empty the prefix caches of prefill workers, so that only decode has cached state."""
         gateway = next(iter(self.gateways.values()))
         if gateway.process.alive:
             self.tell("operator: the prefix caches of prefill workers are emptied")
@@ -491,7 +493,7 @@ class World:
                 gateway.step(ForgetQuestion(question))
 
     def processes(self) -> list[Process]:
-        """All that live, gateways first."""
+        """Return all live processes, gateways first."""
         found = [gateway.process for gateway in self.gateways.values()]
         return [
             p for p in found + [p for w in self.workers.values() for p in w.processes] if p.alive
@@ -533,7 +535,7 @@ class World:
                     "quiet_at_rest",
                     f"{process.name} was turned {moved} times in a second with nothing to do",
                 )
-        # Cached pages are hashed again and again: what is under way just now must end.
+        # Cached pages are hashed all the time; orders that are under way just now must end first.
         self._advance(
             self.heap.now + HASHED_US,
             done=lambda: not any(w.leader.worker.scrubber.under_way for w in self.workers.values()),
@@ -562,8 +564,8 @@ class World:
         self._damage_is_found()
 
     def _nothing_kept(self) -> None:
-        """Where old copies of a dead peer's frames still come, its session lives on until the last
-        one was heard."""
+        """Check that no table keeps anything. While old copies of a dead peer's frames still come,
+        its session lives on, so wait for the last of them first."""
         if not self.draw.clean and next(self._kept(), None) is not None:
             self._advance(self.heap.now + LONG_US)
         for process, what in self._kept():
@@ -573,7 +575,8 @@ class World:
         return kept([(g.process, g.front) for g in self.gateways.values()], self.workers.values())
 
     def _damage_is_found(self) -> None:
-        """What is damaged and cached now is not after as long as it may take to be found."""
+        """Check that cached pages that are damaged now are gone after the time within which damage
+        must be found."""
         now = {
             w.boot: damaged
             for w in self.workers.values()

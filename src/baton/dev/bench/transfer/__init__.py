@@ -1,2 +1,2 @@
-"""What a handoff moves, in numbers and pictures; the two processes that move it are in
+"""What a handoff moves, in figures and pictures. The two processes that move it are in
 `dev/cli/transfer/`."""

@@ -1,4 +1,4 @@
-"""What the two processes of `baton bench transfer` are told and what they answer."""
+"""The orders and answers of the two processes of `baton bench transfer`."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from baton.dev.bench.transfer.layout import Case, Layout, Pages
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The source process is ready. `port` is where a plain socket is served, 0 if none is."""
+    """The source process is ready. `port` is that of a plain socket; 0 if there is none."""
 
     manifests: tuple[RankManifest, ...]
     pid: int
@@ -15,22 +15,21 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """What the source's blocks of one case sum to, block after block, by leg; and what that
-    cost."""
+    """The sums of the source's blocks in one case, block after block, by leg; and the rate of
+    hashing them."""
 
     sums: dict[int, tuple[int, ...]]
     gb_per_s: float
 
 
 class Slices(msgspec.Struct, frozen=True):
-    """The same state cut for every token, layer and part, as a layout with tokens before heads
-    needs it.
+    """The same state cut by token, layer and part, as a layout with tokens before heads needs it.
 
     Attributes:
-        descriptors: that all legs need
-        range_bytes: of one of them
+        descriptors: how many all legs need
+        range_bytes: the size of each
         measured: how many of them were read, from one source rank
-        gb_per_s: of those, best round
+        gb_per_s: the rate of those, best round
     """
 
     descriptors: int
@@ -40,12 +39,12 @@ class Slices(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One handoff. Rates are in 1e9 bytes a second, of the best round unless said otherwise; times
-    in seconds.
+    """The figures of one handoff. Rates are in 1e9 bytes per second, of the best round unless said
+    otherwise; times are in seconds.
 
     Attributes:
         legs: reads from one source rank into one target rank
-        bytes: of state, all legs together
+        bytes: the size of the state, all legs together
         descriptors_before_coalescing: one byte range for each block, head and layer, before
             neighbours are merged
         descriptors: byte ranges that were read
@@ -53,16 +52,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         median_gb_per_s: the same, median round
         single_range_gb_per_s: as many bytes as one range, between the two ranks 0, same fabric,
             rounds interleaved
-        ratio: of the two best rounds
+        ratio: the quotient of the two best rounds
         memcpy_gb_per_s: as many bytes (at most 256 MiB) by memcpy inside the reading process, one
             thread
-        socket_gb_per_s: over a plain socket between the two processes, where the fabric goes over
-        the network seal_gb_per_s, verify_gb_per_s: hashing in the source and in the reading
-        process, one thread
-        bind_us: making the ranges of all legs cpu_s, source_cpu_s: of the reading and of the source
-        process for one handoff, mean of all rounds
-        single_range_cpu_s: of the reading process for the one range. Where engines copy inside the
-            reading process, its ratio to `cpu_s` is what `ratio` would be on an idle machine
+        socket_gb_per_s: over a plain socket between the two processes, if the fabric uses the
+            network
+        seal_gb_per_s, verify_gb_per_s: hashing in the source and in the reading process, one thread
+        bind_us: making the ranges of all legs
+        cpu_s, source_cpu_s: CPU time of the reading and of the source process for one handoff, mean
+            of all rounds
+        single_range_cpu_s: CPU time of the reading process for the one range. Where engines copy
+            inside the reading process, its ratio to `cpu_s` is what `ratio` would be on an idle
+            machine
     """
 
     fabric: str
@@ -94,19 +95,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasureOrder(msgspec.Struct, frozen=True):
-    """To the reader: measure this; the sums are what must have arrived."""
+    """Tells the reader to measure a case. The sums are what must have arrived."""
 
     case: Case
     sealed: Sealed
 
 
 class ProcessFailure(msgspec.Struct, frozen=True):
-    """Why a process ends. `setting`: it is the operator's to change."""
+    """Why a process ends. `setting`: whether the operator can change it"""
 
     why: str
     setting: bool = False
 
 
 def widths(layout: Layout) -> str:
-    """For people: `tp1 -> tp4`."""
+    """Return both layouts for people: `tp1 -> tp4`."""
     return f"{layout.prefill} -> {layout.decode}"

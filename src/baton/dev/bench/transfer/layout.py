@@ -1,5 +1,5 @@
-"""One handoff, from flags to byte ranges: geometry, both sides' layouts, where their pages lie. No
-process, no fabric.
+"""One handoff, from flags to byte ranges: the geometry, the layouts of both sides, and where their
+pages lie. It needs no process and no fabric.
 
 Geometry ─▶ StateTable ─┐
 Side (tp, pp, pages) ───┴▶ placements ─▶ pair ─▶ PairPlan ─▶ bind ─▶ the copies of each leg
@@ -23,7 +23,7 @@ PARTS = ("k", "v")
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """What one token leaves in the cache. The defaults are those of Llama-3-8B."""
+    """The state that one token has in the cache. The defaults are those of Llama-3-8B."""
 
     layers: int = 32
     kv_heads: int = 8
@@ -31,7 +31,7 @@ class Geometry(msgspec.Struct, frozen=True):
     dtype: DType = DType.BF16
 
     def table(self) -> StateTable:
-        """Keys and values of every layer, all positions."""
+        """Return a table with keys and values of every layer, for all positions."""
         kv = StateSpec(
             "kv", GROUP, tuple(range(self.layers)), PARTS, self.kv_heads, self.head_dim, self.dtype
         )
@@ -39,14 +39,14 @@ class Geometry(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """How one side divides the state: tensor and pipeline parallel widths, blocks of a page."""
+    """How one side divides the state: tensor and pipeline parallel widths, and blocks per page."""
 
     tp: int
     pp: int
     page_blocks: int
 
     def placements(self, table: StateTable) -> tuple[Placement, ...]:
-        """All ranks, in rank order."""
+        """Return the placements of all ranks, in rank order."""
         return tuple(
             Placement(table, self.tp, self.pp, tp_rank, pp_rank, self.page_blocks)
             for pp_rank in range(self.pp)
@@ -72,7 +72,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> int:
-        """Blocks of the sequence."""
+        """The number of blocks of the sequence."""
         return -(-self.tokens // BLOCK_TOKENS)
 
 
@@ -85,7 +85,7 @@ class Layout(msgspec.Struct, frozen=True):
     max_tokens: int
 
     def plan(self) -> PairPlan:
-        """The plan between the two.
+        """Return the plan between the two sides.
 
         Raises:
             ConfigError: heads or layers cannot be divided so
@@ -94,20 +94,20 @@ class Layout(msgspec.Struct, frozen=True):
         return pair(self.prefill.placements(table), self.decode.placements(table))
 
     def page_count(self, side: Side) -> int:
-        """Pages of each rank's pool."""
+        """Return the number of pages in each rank's pool."""
         return -(-Case(self.max_tokens, Pages.ADJACENT).blocks // side.page_blocks)
 
     def pool_bytes(self, side: Side, rank: int) -> int:
-        """Of one rank's pool. Rank 0 has room for all that moves, so that as much can be read as
-        one range."""
+        """Return the size of one rank's pool. Rank 0 has space for all bytes that move, so that
+        they can also be read as one range."""
         table = self.geometry.table()
         own = self.page_count(side) * side.placements(table)[rank].page_bytes(GROUP)
         moved = sum(placement.block_bytes(GROUP) for placement in self.decode.placements(table))
         return max(own, Case(self.max_tokens, Pages.ADJACENT).blocks * moved) if rank == 0 else own
 
     def page_list(self, side: Side, case: Case, *, seed: int) -> NDArray[np.int32]:
-        """int32 [pages of the case]: in order from 0, or drawn from the whole pool in an order that
-        `seed` fixes."""
+        """Return the pages of the case, int32 [pages]: in order from 0, or drawn from the whole
+        pool in an order that `seed` fixes."""
         there, wanted = self.page_count(side), -(-case.blocks // side.page_blocks)
         if case.pages is Pages.ADJACENT:
             return np.arange(wanted, dtype=np.int32)
@@ -116,7 +116,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Handoff:
-    """One case of a layout, ready to be read: what each leg brings from where to where."""
+    """One case of a layout, ready to be read: what each leg brings, from where to where."""
 
     def __init__(self, layout: Layout, plan: PairPlan, case: Case) -> None:
         self.layout, self.plan, self.case = layout, plan, case
@@ -127,11 +127,11 @@ class Handoff:
         )
 
     def blocks(self, leg: Leg) -> NDArray[np.int64]:
-        """Those that the leg brings."""
+        """Return the blocks that the leg brings."""
         return self.plan.admit(leg, GROUP, self.case.tokens)
 
     def bind(self) -> dict[int, list[Copies]]:
-        """Leg's index -> its copies, as a decode rank makes them."""
+        """Return the copies of each leg, by its index, as a decode rank makes them."""
         return {
             leg.index: self.plan.bind(
                 leg,
@@ -145,14 +145,15 @@ class Handoff:
         }
 
     def ranges_before_merging(self) -> int:
-        """One for each head and layer of each block: what lies together in any layout."""
+        """Return the number of ranges if there is one for each head and layer of each block, which
+        is contiguous in any layout."""
         return sum(
             self.blocks(leg).size * self.plan.source_units(leg, GROUP).size
             for leg in self.plan.legs
         )
 
     def slots(self, side: Side, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where blocks of the sequence lie in a side's pools, in blocks."""
+        """Return where blocks of the sequence lie in a side's pools, counted in blocks."""
         pages = self.source_pages if side is self.layout.prefill else self.target_pages
         return (
             pages.astype(np.int64)[blocks // side.page_blocks] * side.page_blocks
@@ -160,10 +161,11 @@ class Handoff:
         )
 
     def token_slices(self, leg: Leg, limit: int) -> tuple[Copies, int]:
-        """What a layout with the token before the head needs for this leg: a range for each token,
-        layer and part.
+        """Return the copies that a layout with the token before the head needs for this leg: a
+        range for each token, layer and part.
 
-        Both pools are taken as [layer][part][token][head][row], tokens where their pages put them.
+        Both pools are taken as [layer][part][token][head][row], with tokens where their pages put
+        them.
 
         Returns:
             the first `limit` ranges, and how many there are

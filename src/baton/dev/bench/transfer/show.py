@@ -1,4 +1,4 @@
-"""The figures of transfers for a terminal and for files."""
+"""Shows the figures of transfers on a terminal, and prepares them for files."""
 
 import io
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ BAR = 60  # characters of the longest bar
 
 
 def tables(found: Sequence[Figures], *, void_below: float | None) -> RenderableType:
-    """Rates, then what they cost, then bars."""
+    """Return the rates, then the costs, then bars."""
     return Group(_rates(found, void_below), "", _costs(found), "", bars(found))
 
 
 def name(f: Figures) -> str:
-    """A handoff in a few words, e.g. `shm tp1 -> tp4, 2048 scattered`."""
+    """Return a handoff in a few words, e.g. `shm tp1 -> tp4, 2048 scattered`."""
     return f"{f.fabric} {_widths(f)}, {f.context_len} {f.pages.value}"
 
 
 def line(f: Figures) -> str:
-    """The most important of a run, while others go on."""
+    """Return the most important figures of a run, shown while others go on."""
     return f"{name(f)}: {f.gb_per_s:.2f} GB/s, one range {f.single_range_gb_per_s:.2f}"
 
 
@@ -108,7 +108,7 @@ def _costs(found: Sequence[Figures]) -> Table:
 
 
 def bars(found: Sequence[Figures]) -> RenderableType:
-    """A bar for each rate; `|` where one range of as many bytes comes to."""
+    """Return a bar for each rate, with `|` at the rate of one range of as many bytes."""
     top = max(max(f.gb_per_s, f.single_range_gb_per_s) for f in found)
     width = max(len(name(f)) for f in found)
     lines = []
@@ -120,12 +120,12 @@ def bars(found: Sequence[Figures]) -> RenderableType:
 
 
 def as_json(found: Sequence[Figures]) -> bytes:
-    """All figures under the names of `Figures`."""
+    """Return all figures as JSON, under the names of `Figures`."""
     return msgspec.json.format(msgspec.json.encode({"runs": list(found)})) + b"\n"
 
 
 def as_svg(found: Sequence[Figures]) -> str:
-    """The bars as a picture."""
+    """Return the bars as a picture."""
     console = Console(record=True, file=io.StringIO(), width=BAR + 60)
     console.print(bars(found))
     return console.export_svg(title="baton bench transfer: GB/s, | is one range of as many bytes")

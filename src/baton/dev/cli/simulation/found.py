@@ -1,5 +1,5 @@
-"""What becomes of a failing seed: it is run again here, made small, kept as a file and offered as a
-test."""
+"""What is done with a failing seed: it is run again in this process, shrunk, kept as a file and
+offered as a test."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from baton.dev.sim.run import PROCESS_ENDED, be_silent, run
 from baton.dev.sim.shrink import shrink
 from baton.dev.sim.tally import Violated
 
-AT_MOST = 3  # of one simulation, each another invariant
+AT_MOST = 3  # runs that one simulation keeps, each with another invariant
 
 
 class Keeper:
@@ -36,11 +36,14 @@ class Keeper:
         self.differing: list[int] = []
 
     def keep(self, violations: Sequence[Violated]) -> None:
-        """The first of each invariant, as long as there is a budget. Raises ConfigError: cannot
-        write."""
+        """Keep the first run of each broken invariant, as long as the budget lasts.
+
+        Raises:
+            ConfigError: a file cannot be written
+        """
         be_silent()
         for violated in violations[:AT_MOST] if self._runs else ():
-            if violated.invariant != PROCESS_ENDED:  # it would end this one too
+            if violated.invariant != PROCESS_ENDED:  # such a run would end this process too
                 self._keep(violated)
 
     def _keep(self, violated: Violated) -> None:

@@ -1,4 +1,4 @@
-"""Many seeds: run them in processes, watch them, sum them up."""
+"""Many seeds: runs them in processes, watches them, and sums them up."""
 
 import time
 from contextlib import suppress
@@ -34,8 +34,13 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulate_many(orders: Orders) -> int:
-    """Run, print, write; returns the exit code. Raises ConfigError, BatonError."""
-    parts_of(orders.planted)  # that there is one, before anything starts
+    """Run the seeds, print the result and write it. Returns the exit code.
+
+    Raises:
+        ConfigError: an order cannot be carried out
+        BatonError: the simulating processes cannot start
+    """
+    parts_of(orders.planted)  # raises, before anything starts, if there is no such bug
     tally, began = Tally(), time.monotonic()
     interrupted = _run(orders, tally, began)
     took = time.monotonic() - began
@@ -76,7 +81,7 @@ def _keep(orders: Orders, tally: Tally, console: Console) -> None:
 
 
 def _run(orders: Orders, tally: Tally, began: float) -> bool:
-    """All seeds into the tally; True if interrupted."""
+    """Run all seeds and add them to the tally. Returns whether it was interrupted."""
     until = None if orders.seconds is None else began + orders.seconds
     with (
         suppress(KeyboardInterrupt),
@@ -92,7 +97,7 @@ def _run(orders: Orders, tally: Tally, began: float) -> bool:
 
 
 def _differing(orders: Orders, tally: Tally) -> list[int]:
-    """Seeds, of a sample, whose run in another process was another."""
+    """Return those seeds of a sample whose run in another process was different."""
     seeds = sorted(tally.traces)
     step = max(1, len(seeds) // max(1, orders.twice))
     sample = seeds[::step][: orders.twice]

@@ -1,4 +1,4 @@
-"""One run, told: of a seed, or of a failing run that was kept."""
+"""One run, told: from a seed, or from a failing run that was kept."""
 
 from pathlib import Path
 
@@ -15,8 +15,11 @@ from baton.dev.sim.tally import Violated
 
 
 def simulate_one(seed: int, *, planted: str | None, keep: Path, shrink_runs: int) -> int:
-    """Run and tell; a failing run is made small and kept. Returns the exit code. Raises
-    ConfigError."""
+    """Run a seed and tell the run. A failing run is shrunk and kept. Returns the exit code.
+
+    Raises:
+        ConfigError: there is no such planted bug, or a file cannot be written
+    """
     be_silent()
     console = _console()
     outcome = run(seed, parts=parts_of(planted), story=True)
@@ -31,7 +34,11 @@ def simulate_one(seed: int, *, planted: str | None, keep: Path, shrink_runs: int
 
 
 def replay_kept(file: Path) -> int:
-    """Run what was kept, and tell. Returns the exit code. Raises ConfigError: cannot be read."""
+    """Run what was kept, and tell the run. Returns the exit code.
+
+    Raises:
+        ConfigError: the file cannot be read
+    """
     try:
         kept = decoded(file.read_bytes())
     except OSError as error:

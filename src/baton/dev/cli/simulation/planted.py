@@ -7,17 +7,21 @@ from baton.dev.sim.plants.plant import Plant
 
 
 def bank() -> list[Plant]:
-    """Every planted bug."""
+    """Return every planted bug."""
     return list(BY_NAME.values())
 
 
 def parts_of(planted: str | None) -> Parts:
-    """What runs with that bug; None: what is shipped. Raises ConfigError."""
+    """Return the parts of a world with that bug; with None, the shipped ones.
+
+    Raises:
+        ConfigError: there is no such bug
+    """
     return SHIPPED if planted is None else _plant(planted).make()
 
 
 def expected(planted: str | None) -> frozenset[str]:
-    """The invariants that this bug is known to break; none for what is shipped."""
+    """Return the invariants that this bug is known to break; none for the shipped code."""
     return frozenset() if planted is None else frozenset(_plant(planted).invariants)
 
 

@@ -1,4 +1,4 @@
-"""How far a simulation is: a bar on a terminal, now and then a line elsewhere."""
+"""The progress of a simulation: a bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ LINE_EVERY_S = 30.0
 
 
 class ProgressWatch:
-    """Shows a growing tally, by seeds, or by time where that ends it."""
+    """Shows a growing tally, by seeds or, if a time limit ends it, by time."""
 
     def __init__(self, seeds: int, seconds: float | None, *, quiet: bool) -> None:
         self._seeds, self._seconds, self._quiet = seeds, seconds, quiet

@@ -18,12 +18,12 @@ CODES = {
     RunKind.LIVENESS: LIVENESS,
 }
 GRAVEST = (RunKind.SAFETY, RunKind.CRASH, RunKind.LIVENESS)
-SHOWN = 8  # violations
+SHOWN = 8  # violations that are shown
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
-    """`--json`. Shares and marks are shares of worlds, 0 to 1; marks by the names of
-    `baton.core.marks.Mark`."""
+    """The content of `--json`. Shares and marks are shares of worlds, from 0 to 1; marks have the
+    names of `baton.core.marks.Mark`."""
 
     first: int
     seeds: int
@@ -39,10 +39,10 @@ class SimulationReport(msgspec.Struct, frozen=True):
     never_hit: tuple[str, ...]
     shares: dict[str, float]
     rate: float  # violations per world
-    first_seed: int | None  # that broke an invariant
+    first_seed: int | None  # the first seed that broke an invariant
     planted: str | None
     verdict: str
-    differing: tuple[int, ...]  # seeds whose second run was another
+    differing: tuple[int, ...]  # seeds whose second run was different
 
     @classmethod
     def of(
@@ -57,7 +57,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
         expected: Collection[str],
         differing: Sequence[int],
     ) -> Self:
-        """Sum up. `expected`: the invariants that the planted bug is known to break."""
+        """Sum up a simulation. `expected`: the invariants that the planted bug is known to break"""
         violations = tuple(sorted(tally.violations, key=lambda v: v.seed))
         return cls(
             first=first,
@@ -81,7 +81,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
         )
 
     def exit_code(self, *, require_marks: bool) -> int:
-        """The gravest thing that was found."""
+        """Return the exit code of the most serious finding."""
         kinds = {v.kind for v in self.violations}
         for kind in GRAVEST:
             if kind in kinds:
@@ -106,14 +106,14 @@ def _verdict(violations: Sequence[Violated], planted: str | None, expected: Coll
 
 
 def show(report: SimulationReport, tally: Tally, console: Console) -> None:
-    """All of it, for people."""
+    """Print everything, for people."""
     show_findings(report, console)
     if report.seeds:
         _show_reach(report, tally, console)
 
 
 def show_findings(report: SimulationReport, console: Console) -> None:
-    """The result in a line, and what was violated."""
+    """Print the result in a line, and the violations."""
     _show_line(report, console)
     for violated in report.violations[:SHOWN]:
         console.print(
@@ -127,7 +127,7 @@ def show_findings(report: SimulationReport, console: Console) -> None:
 
 
 def _show_reach(report: SimulationReport, tally: Tally, console: Console) -> None:
-    """What the worlds were like, and which rare branches they took."""
+    """Print what the worlds were like, and which rare branches they took."""
     console.print(
         f"\na world: {report.median_events:.0f} events, "
         f"{report.median_requests:.0f} requests (medians)"

@@ -1,5 +1,5 @@
-"""One run for people: the world, the choices that made it, what happened, and the room that it is
-about."""
+"""Tells one run to people: the world, the choices that made it, what happened, and the room that it
+is about."""
 
 from collections import Counter
 
@@ -8,11 +8,11 @@ from rich.markup import escape
 
 from baton.dev.sim.run import RunOutcome
 
-EACH = 40  # choices that are listed one by one; of more the kinds are
+EACH = 40  # choices that are listed one by one; if there are more, their kinds are listed
 
 
 def tell(outcome: RunOutcome, console: Console) -> None:
-    """All of it."""
+    """Print everything."""
     console.rule("the world", align="left")
     for line in outcome.settings:
         console.print(escape(line))
@@ -39,7 +39,7 @@ def tell(outcome: RunOutcome, console: Console) -> None:
 
 
 def chosen(outcome: RunOutcome) -> list[str]:
-    """The choices one by one, or, if they are many, how many there are of a kind."""
+    """Return the choices one by one or, if there are many, how many there are of each kind."""
     if len(outcome.choices) <= EACH:
         return [
             f"{at:>6}  {outcome.labels[at]}: {choice}"
@@ -53,7 +53,7 @@ def chosen(outcome: RunOutcome) -> list[str]:
 
 
 def verdict(outcome: RunOutcome) -> str:
-    """In a line."""
+    """Return the result in a line."""
     what = f"{outcome.requests} requests, trace {outcome.trace:08x}"
     if not outcome.invariant:
         return f"fine: {what}"

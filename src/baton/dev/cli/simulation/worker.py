@@ -1,4 +1,4 @@
-"""The program of a simulating process: lists of seeds in, one line for each run out.
+"""The program of a simulating process: reads lists of seeds, and writes one line for each run.
 
     python -m baton.dev.cli.simulation.worker [PLANTED]
     stdin:  a line is a JSON list of seeds         stdout: an empty line when ready, then Outcomes as JSON
@@ -15,7 +15,7 @@ import msgspec
 from baton.dev.cli.simulation.planted import parts_of
 from baton.dev.sim.run import be_silent, run
 
-PATIENCE_S = 120  # thousands of times what a world takes
+PATIENCE_S = 120  # thousands of times as long as a world takes
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Processes that run seeds: each gets a few at a time and says what every run showed.
+"""Processes that run seeds: each gets a few at a time and reports the outcome of every run.
 
 this process ──[seeds]──▶ worker.py, one a core ──Outcome, Outcome ..──▶ this process
 """
@@ -26,11 +26,11 @@ _decoder = msgspec.json.Decoder(RunOutcome)
 
 
 class SeedWorker:
-    """One process, at work on one order."""
+    """A simulating process, at work on one order."""
 
     def __init__(self, planted: str | None, hash_seed: str) -> None:
         argv = (*PROGRAM, *([planted] if planted else []))
-        # A group of its own: Ctrl-C at the terminal reaches this process alone, which then sums up.
+        # In a process group of its own: Ctrl-C reaches only this process, which then sums up.
         self._process = subprocess.Popen(
             leashed(argv),
             stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ class SeedWorker:
         self.todo: list[int] = []
 
     def order(self, seeds: list[int]) -> None:
-        """Run these."""
+        """Order these seeds to be run."""
         self.todo = seeds
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended; its output says so
@@ -53,7 +53,7 @@ class SeedWorker:
             self._process.stdin.flush()
 
     def hear(self) -> list[RunOutcome] | None:
-        """What it has said; None when it has ended."""
+        """Return the outcomes that it has reported; None if it has ended."""
         chunk = os.read(self.output, 1 << 20)
         if not chunk:
             return None
@@ -64,12 +64,12 @@ class SeedWorker:
         return outcomes
 
     def await_end(self) -> None:
-        """It has closed its output, so it is about to end by itself."""
+        """Wait for its end. It has closed its output, so it is about to end by itself."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
 
     def end(self) -> int:
-        """End it now; returns its exit code."""
+        """End it now. Returns its exit code."""
         if self._process.poll() is None:
             self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -87,7 +87,8 @@ def run_seeds(
     hash_seed: str = ANY,
     until: float | None = None,
 ) -> Iterator[RunOutcome]:
-    """Outcomes in the order in which runs end. After `until` (time.monotonic) no more are begun.
+    """Yield outcomes in the order in which runs end. After `until` (time.monotonic) no more are
+    begun.
 
     Raises:
         BatonError: the simulating processes cannot start
@@ -109,7 +110,7 @@ class _Crew:
         self._selector = selectors.DefaultSelector()
 
     def hire(self, todo: list[int] | None = None) -> None:
-        """One more process, if there is anything to do."""
+        """Start one more process, if there is anything to do."""
         todo = todo or self._next()
         if todo:
             worker = SeedWorker(self._planted, self._hash_seed)
@@ -142,7 +143,7 @@ class _Crew:
                 self._dismiss(worker)
 
     def _lost(self, worker: SeedWorker) -> Iterator[RunOutcome]:
-        """A process has ended by itself: the run it was at has ended it."""
+        """A process has ended by itself, because of the run that it was at."""
         worker.await_end()
         code = self._dismiss(worker)
         if not worker.ready:

@@ -1,5 +1,5 @@
-"""`baton bench transfer`: how fast state moves between two layouts, beside the best that the same
-fabric does."""
+"""`baton bench transfer`: how fast state moves between two layouts, compared with the best that the
+same fabric can do."""
 
 import os
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def transfer(
         for sides in _together(prefill, decode)
     ]
     for layout in layouts:
-        layout.plan()  # refuses here what cannot be divided, before anything is started
+        layout.plan()  # refuses a layout that cannot be divided before anything is started
     found: list[Figures] = []
     with Console(stderr=True).status("starting") as status:
         for i, (name, layout) in enumerate(product(fabrics, layouts)):
@@ -128,10 +128,11 @@ def _sides(tp: str, pp: str, page_size: int, *, side: str) -> "list[Side]":
 
 
 def _together(left: "Sequence[A]", right: "Sequence[B]") -> "list[tuple[A, B]]":
-    """The n-th of one with the n-th of the other; a single value goes with each of the other's.
+    """Return pairs of the n-th value of one with the n-th of the other. A single value is paired
+    with each of the other's.
 
     Raises:
-        ConfigError: several of both, and not as many
+        ConfigError: both have several values, but not equally many
     """
     if len(left) != len(right) and 1 not in (len(left), len(right)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Flags of `baton bench transfer`; those of fabrics and page sizes are spelled as everywhere."""
+"""Flags of `baton bench transfer`. Flags of fabrics and page sizes are named as elsewhere."""
 
 from pathlib import Path
 from typing import Annotated

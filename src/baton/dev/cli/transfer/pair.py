@@ -1,5 +1,4 @@
-"""Starts the two processes of `baton bench transfer`, carries what one says to the other, and ends
-them.
+"""Starts the two processes of `baton bench transfer`, passes messages between them, and ends them.
 
 command ──starts──▶ source: makes and fills pools, says Sources ───────────┐
    ├─────starts──▶ reader: hears that, connects                      ◀─────┘
@@ -21,7 +20,7 @@ END_S = 20.0  # a process that does not end by itself in this time is killed
 
 
 def measure(order: TransferOrder, cases: Sequence[Case]) -> Iterator[Figures]:
-    """Take every case in turn between one pair of processes.
+    """Measure every case in turn with one pair of processes.
 
     Raises:
         ConfigError, BatonError: what one of them could not do

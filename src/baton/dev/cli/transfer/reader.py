@@ -29,7 +29,7 @@ from baton.engine.digest import block_sums
 from baton.ports.fabric import Copies, Fabric, Handle, ReadEnded, ReadOutcome
 
 DEADLINE_S = 60
-SLICES = 1 << 16  # of token slices that are really read
+SLICES = 1 << 16  # token slices that are really read
 BINDS = 5
 
 Job = tuple[int, RankId, list[Copies]]  # which of our ranks reads what from whom
@@ -65,7 +65,11 @@ class Reader:
             fabric.expose({GROUP: pool})
 
     def connect(self, sources: Sources) -> None:
-        """Connect every rank to those that it reads from. Raises FabricError."""
+        """Connect every rank to the ranks that it reads from.
+
+        Raises:
+            FabricError: one cannot be reached
+        """
         self._sources = sources
         for rank, fabric in enumerate(self._fabrics):
             wanted = {leg.source for leg in self._plan.legs_into(rank)} | (
@@ -75,15 +79,15 @@ class Reader:
                 connect_and_wait(fabric, self._order.source(source), sources.manifests[source])
 
     def close(self) -> None:
-        """Free all."""
+        """Free everything."""
         for fabric in self._fabrics:
             fabric.close()
 
     def measure(self, ask: MeasureOrder) -> Figures:
-        """One case, verified.
+        """Measure and verify one case.
 
         Raises:
-            FabricError: a read ended badly
+            FabricError: a read failed
             BatonError: what arrived is not what the source has
         """
         handoff = Handoff(self._layout, self._plan, ask.case)
@@ -137,7 +141,7 @@ class Reader:
         )
 
     def _read(self, jobs: list[Job]) -> float:
-        """Seconds from the first submit to the last end."""
+        """Return the seconds from the first submit to the last end."""
         left = {Handle(next(self._handles)) for _ in jobs}
         began = time.perf_counter()
         for handle, (rank, peer, copies) in zip(sorted(left), jobs, strict=True):
@@ -157,7 +161,8 @@ class Reader:
         return time.perf_counter() - began
 
     def _verify(self, handoff: Handoff, sums: dict[int, tuple[int, ...]]) -> float:
-        """Compare what has landed with the source's sums; bytes hashed, in 1e9 a second."""
+        """Compare what has landed with the source's sums. Returns the rate of hashing, in 1e9 bytes
+        per second."""
         numbers = np.arange(handoff.case.blocks, dtype=np.int64)
         slots = handoff.slots(self._layout.decode, numbers)
         began = time.perf_counter()
@@ -195,7 +200,7 @@ class Reader:
 
 
 class _Cpu:
-    """CPU seconds of this process and of another, while in its context."""
+    """Measures the CPU seconds of this process and of another within its context."""
 
     def __init__(self, pid: int) -> None:
         # clock_getcpuclockid(3): the CPU time of all threads of a process
@@ -222,7 +227,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    """Command line."""
+    """Run the reader."""
     what = order()
     try:
         reader = Reader(what)  # makes its pools while the source makes those it has

@@ -1,5 +1,5 @@
-"""The prefill side of `baton bench transfer`: all its ranks, their pools filled, their state sealed
-on demand.
+"""The prefill side of `baton bench transfer`: all its ranks, which fill their pools and seal their
+state on demand.
 
 python -m baton.dev.cli.transfer.source ORDER      says Sources, then answers each Case with Sealed, until stdin ends
 """
@@ -25,12 +25,12 @@ from baton.dev.cli.transfer.yardsticks import SocketServer
 from baton.engine.digest import block_sums
 from baton.ports.fabric import Fabric
 
-IDENTITY = 0  # of weights: there are none
+IDENTITY = 0  # the weights identity: there are no weights
 CHUNK = 1 << 22  # words
 
 
 def fill(pool: NDArray[np.uint8], seed: int) -> None:
-    """Bytes in which every word differs from every other of every rank."""
+    """Fill a pool with bytes in which every word differs from every other one of every rank."""
     words = pool[: pool.size // 8 * 8].view(np.uint64)
     for at in range(0, words.size, CHUNK):
         part = words[at : at + CHUNK]
@@ -92,7 +92,7 @@ class Source:
         return Sealed(found, hashed / 1e9 / seconds)
 
     def close(self) -> None:
-        """Free all."""
+        """Free everything."""
         for fabric in self._fabrics:
             fabric.close()
         if self._server is not None:
@@ -100,7 +100,7 @@ class Source:
 
 
 def main() -> int:
-    """Command line."""
+    """Run the source."""
     try:
         source = Source(order())
     except BatonError as error:

@@ -1,6 +1,7 @@
-"""How the processes of `baton bench transfer` speak: one JSON document a line, on stdin and stdout.
+"""How the processes of `baton bench transfer` communicate: one JSON document per line, on stdin and
+stdout.
 
-A transfer library writes to stdout as it likes, so our lines begin with a mark.
+Transfer libraries also write to stdout, so our lines begin with a mark.
 """
 
 import sys
@@ -19,8 +20,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class TransferOrder(msgspec.Struct, frozen=True):
-    """What both processes are started with. `boot` is the first of 65,536 boots that are this run's
-    own."""
+    """The order with which both processes are started. `boot` is the first of 65,536 boots that
+    belong to this run."""
 
     fabric: str
     settings: FabricSettings
@@ -29,11 +30,11 @@ class TransferOrder(msgspec.Struct, frozen=True):
     boot: int
 
     def source(self, rank: int) -> RankId:
-        """A prefill rank."""
+        """Return the id of a prefill rank."""
         return RankId(Boot(self.boot), Boot(self.boot + rank), Rank(rank))
 
     def reader_boot(self, rank: int) -> Boot:
-        """A decode rank's."""
+        """Return the boot of a decode rank."""
         return Boot(self.boot + (1 << 15) + rank)
 
 
@@ -44,7 +45,7 @@ def say(what: msgspec.Struct) -> None:
 
 
 def hear(stream: IO[str], kind: type[T]) -> T:
-    """The next line of ours on a stream.
+    """Return the next line of ours on a stream.
 
     Raises:
         ConfigError, BatonError: the other process says why it cannot go on, or has ended
@@ -68,11 +69,11 @@ def tell(stream: IO[str], what: msgspec.Struct) -> None:
 
 
 def complain(error: BatonError) -> int:
-    """Say why we end; the exit code."""
+    """Report why this process ends. Returns the exit code."""
     say(ProcessFailure(str(error), setting=isinstance(error, ConfigError)))
     return 1
 
 
 def order() -> TransferOrder:
-    """Our command line."""
+    """Return the order on our command line."""
     return msgspec.json.decode(sys.argv[1], type=TransferOrder)

@@ -1,5 +1,4 @@
-"""What a transfer is compared with: memcpy inside one process, and a plain socket between the
-two."""
+"""Yardsticks for a transfer: memcpy inside one process, and a plain socket between the two."""
 
 import contextlib
 import socket
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from baton.core.errors import FabricError
 
 MEMCPY_BYTES = 256 << 20
-SEND_BYTES = 4 << 20  # handed to the kernel with one call
+SEND_BYTES = 4 << 20  # given to the kernel in one call
 _COUNT = struct.Struct("!Q")
 
 
 def memcpy_rate(nbytes: int, rounds: int) -> float:
-    """Best of so many copies between two populated arrays, in 1e9 bytes a second."""
+    """Return the best of `rounds` copies between two populated arrays, in 1e9 bytes per second."""
     source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     return nbytes / 1e9 / min(_timed(lambda: np.copyto(target, source)) for _ in range(rounds))
 
@@ -31,7 +30,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 class SocketServer:
-    """Sends as many bytes of a pool as a reader asks for, again and again; one reader at a time."""
+    """Sends a reader as many bytes of a pool as it asks for, repeatedly; one reader at a time."""
 
     def __init__(self, pool: NDArray[np.uint8]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -60,7 +59,8 @@ class SocketServer:
 
 
 def socket_rate(port: int, pool: NDArray[np.uint8], nbytes: int, rounds: int) -> float:
-    """Best of so many reads of a plain socket into a pool, in 1e9 bytes a second."""
+    """Return the best of `rounds` reads from a plain socket into a pool, in 1e9 bytes per
+    second."""
     view = pool.data[:nbytes]
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Ranks that take something for arrived before it is proved."""
+"""Ranks that take blocks for arrived before that is proved."""
 
 from baton.core.ids import BlockIndex
 from baton.core.rank import fetches as fetches_module

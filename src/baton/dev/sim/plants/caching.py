@@ -1,5 +1,5 @@
-"""Decode's prefix cache: pages that enter too early, are taken from others, written, fetched short,
-or held for ever."""
+"""Decode's prefix cache: pages that enter too early, are taken from others, written to, not fully
+fetched, or held for ever."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -42,7 +42,7 @@ _find = Reuse.find
 
 
 def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
-    """A page that goes on where the room ends will do as well."""
+    """Accept a page that goes on after the room's end."""
     found = _find(self, room, leaving=leaving)
     more = (
         found[-1].children
@@ -64,7 +64,7 @@ class FetchesAll(Fetching):
 
 class Patient(Followers):
     def lose_patience(self, now: Micros, marks: Marks) -> None:
-        """It has no end."""
+        """Never lose patience."""
 
     def timer(self) -> Micros | None:
         return None
@@ -89,7 +89,7 @@ def _forgets_pins(self: Worker[Any], room: Any) -> None:
 
 
 def _remember(self: Ledger) -> None:
-    """What is cached stays cached."""
+    """Keep cached pages for ever."""
 
 
 PLANTS = (

@@ -1,4 +1,4 @@
-"""What a draw is told of the past, and tokens of two epochs."""
+"""Draws that are told a wrong past, and tokens of two epochs mixed."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What neither lives nor dies: steps that never end, requests that kill whoever computes them."""
+"""Gray failures: steps that never end, and requests that kill every worker that computes them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def _shares_its_step(self: Batches[Any], seq: Seq) -> None:
 
 
 class BeginsAtOnce(Epochs):
-    """Nobody waits for what has become of a suspect's last epoch."""
+    """Do not wait for the outcome of a suspect's last epoch."""
 
     def _hold(self, request: Request, now: Micros) -> None:
         request.waits(RequestSaw.AGAIN, now)
@@ -64,7 +64,7 @@ class BeginsAtOnce(Epochs):
 
 
 class BlamesAll(EpochFailures):
-    """Whoever was on a worker that ended, and had been on another one, is refused."""
+    """Refuse every request that was on a worker that ended, and before that on another one."""
 
     def lost(self, worker: RegisteredWorker, why: str, now: Micros) -> None:
         boot = worker.register.manifest.boot

@@ -184,7 +184,7 @@ class FetchesWithdrawn(Fetching):
         """It goes on with what it was offered."""
 
     def _on_stale(self, sender: Boot, stale: Stale) -> None:
-        """Nor does it hear that prefill knows the room no more."""
+        """It also ignores that prefill no longer knows the room."""
 
 
 class KeepsOffers(Fetching):

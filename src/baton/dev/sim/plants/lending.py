@@ -1,5 +1,5 @@
-"""State that is fetched back: lent unpinned, used too early or unverified, and borrows that fail
-otherwise than in peace."""
+"""State that is fetched back: lent without a pin, used too early or unverified, and borrows whose
+failure does harm."""
 
 from collections.abc import Sequence
 
@@ -70,7 +70,7 @@ class Impatient(Borrowing):
 
 
 def _lends_on(self: Lending, room: DecodeRoom) -> None:
-    """What is lent stays lent."""
+    """Never end a loan."""
 
 
 class NeverGoesOn(Borrowing):

@@ -1,4 +1,4 @@
-"""Leaders and ranks that make work of a queue: what waits for its turn is given up, and done
+"""Leaders and ranks that make work out of a queue: what waits for its turn is given up and done
 again."""
 
 from baton.core.handoff.progress import ProgressTracker
@@ -11,12 +11,12 @@ from baton.dev.sim.plants.plant import Plant
 
 
 def _own_clock(self: ProgressTracker, boot: Boot, since: Micros) -> Micros:
-    """Whoever has not moved for a while has failed, whatever it waits for."""
+    """A room without progress for a while has failed, whatever it waits for."""
     return Micros(since + self._patience)
 
 
 def _deaf(self: Leader, sender: Boot, message: Progress) -> None:
-    """What others say of their work is not heard."""
+    """Ignore what others report about their progress."""
 
 
 PLANTS = (

@@ -1,5 +1,5 @@
-"""Pages that are shared: before they are computed, under a wrong name, once damaged, or given up
-while somebody uses them."""
+"""Shared pages: before they are computed, under a wrong name, after damage, or given up while a
+room uses them."""
 
 from collections.abc import Sequence
 from typing import Any

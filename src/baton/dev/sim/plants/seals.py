@@ -1,4 +1,4 @@
-"""Seals that do not see what a seal is for."""
+"""Seals that do not notice what a seal must notice."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ def _blind(
 
 
 def _added(blocks: NDArray[np.uint8], place: SpecPlace, keys: Sums) -> Sums:
-    """As core/handoff/seal.py, with mix(words) + key where it has mix(words XOR key). Rows of the
-    simulator are one cell."""
+    """Sum like core/handoff/seal.py, but with mix(words) + key where it has mix(words XOR key).
+    Rows of the simulator are one cell."""
     n, _, units, parts, tokens = keys.shape
     rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(
         n, units, parts, tokens, place.row_bytes

@@ -1,5 +1,5 @@
-"""The first seed that showed each planted bug when it was last measured. Seeds move with the
-simulator: a test that starts here searches on where it finds nothing."""
+"""The first seed that showed each planted bug at the last measurement. Seeds change with the
+simulator, so a test that starts here searches on if it finds nothing."""
 
 from collections.abc import Mapping
 

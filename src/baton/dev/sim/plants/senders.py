@@ -1,4 +1,4 @@
-"""Messages from the wrong party, and messages said twice."""
+"""Messages from the wrong party, and messages that are sent twice."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _anybody(sender: Boot, message: Any, knows: senders.Knows) -> bool:
 
 
 def _unasked(*kinds: type[Any]) -> Parts:
-    """Nobody asks whose these are to say."""
+    """Do not check who may send these."""
     return Parts(
         replaced=(Replaced(senders, "RULES", {**senders.RULES, **dict.fromkeys(kinds, _anybody)}),)
     )

@@ -1,4 +1,4 @@
-"""Workers that compute prompts and go on with them."""
+"""Workers that compute prompts and generate tokens."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Agreement of the ranks, got wrong: who counts, when, and for what."""
+"""Wrong agreements between ranks: which votes count, when, and for what."""
 
 from collections import Counter
 from typing import Any
@@ -109,7 +109,7 @@ class CountsBlocks(Fetching):
 
 
 def _deliver_at_once(self: Stream, frame: Data, now: Micros) -> tuple[Said, ...]:
-    """As Stream._take, and a plan does not wait for the one before it."""
+    """Do what Stream._take does, but let a plan not wait for the one before it."""
     told: set[int] = self.__dict__.setdefault("told", set())
     plan = frame.messages[0]  # a plan travels alone
     early = (
@@ -129,7 +129,7 @@ _take = Stream._take
 
 
 def _extend_unordered(self: Chain, plan: StepPlan) -> bytes:
-    """A chain that does not see the order: the sum of the plans."""
+    """A chain that does not depend on the order: the sum of the plans."""
     self.seq = max(self.seq, plan.seq)
     return self.value
 
