@@ -126,6 +126,14 @@ class CommitAfterArrival(Check):
                 self._rooms[key].arrived |= blocks
 
     def _commits(self, step: Step, table: StateTable) -> Iterator[str]:
+        # The plan of this very step may drop the room, so this is looked at first.
+        for _, received in sent(step, Received):
+            at = self._committed.get(received.key)
+            if at is None or any(self._applied[r] < at for r in self._ranks):
+                yield (
+                    f"{brief(received.key)} was received before its commit was applied on "
+                    f"every rank"
+                )
         for plan in plans(step):
             for hold in plan.hold:
                 self._begins(hold)
@@ -145,13 +153,6 @@ class CommitAfterArrival(Check):
                     yield f"plan {plan.seq} computes {brief(row.key)}, which was not committed"
             for key in plan.drop:
                 self._forget(key)
-        for _, received in sent(step, Received):
-            at = self._committed.get(received.key)
-            if at is None or any(self._applied[r] < at for r in self._ranks):
-                yield (
-                    f"{brief(received.key)} was received before its commit was applied on "
-                    f"every rank"
-                )
 
     def _begins(self, hold: Hold) -> None:
         """Count the blocks in cached pages as arrived:

@@ -8,9 +8,9 @@ from typing_extensions import override
 from baton.core.agreement import StepPlan
 from baton.core.events import MessageReceived, PeerLost
 from baton.core.ids import Boot, Epoch, Key, Room, Seq
-from baton.core.messages import Close, Ticket
+from baton.core.messages import Close, Ended, Ticket
 from baton.core.parts import LeaderParts
-from baton.trace.checks.check import Check, brief, plans, raised
+from baton.trace.checks.check import Check, brief, plans, raised, sent
 from baton.trace.coding import canonical
 from baton.trace.log import CoreKind, Parts, Step
 
@@ -63,6 +63,8 @@ class NewestEpoch(Check):
     def __init__(self) -> None:
         self._boot: Boot | None = None
         self._newest: dict[Room, tuple[Epoch, Boot]] = {}
+        self._open: set[Key] = set()  # a ticket came, and the end was not told
+        self._closed: set[Room] = set()  # while an epoch of it is open: somebody was mistaken
 
     @override
     def made(self, parts: Parts) -> None:
@@ -79,8 +81,10 @@ class NewestEpoch(Check):
                 known = self._newest.get(ticket.key.room)
                 if known is None or ticket.key.epoch > known[0]:
                     self._newest[ticket.key.room] = ticket.key.epoch, ticket.gateway
+                    self._open.add(ticket.key)
             case MessageReceived(message=Close() as close):
-                self._newest.pop(close.room, None)
+                self._closed.add(close.room)
+                self._forget_closed()
             case PeerLost(boot=boot):
                 self._newest = {r: n for r, n in self._newest.items() if n[1] != boot}
             case _:
@@ -95,6 +99,15 @@ class NewestEpoch(Check):
                         f"plan {plan.seq} has a {what} of {brief(key)}; epoch {newest[0]} "
                         f"of that room had begun"
                     )
+        if told := {ended.key for _, ended in sent(step, Ended)}:
+            self._open -= told
+            self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        """Forget the closed rooms of which no epoch is open any more."""
+        for room in self._closed - {key.room for key in self._open}:
+            self._closed.discard(room)
+            self._newest.pop(room, None)
 
 
 def served(plan: StepPlan) -> Iterator[tuple[str, Key]]:
