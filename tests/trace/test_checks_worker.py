@@ -78,6 +78,7 @@ def test_a_rank_without_its_leader_is_judged_by_order_alone() -> None:
 
 
 OLD, NEW = key(1, 1), key(1, 2)
+ENDS = hears(ticket(2), Send(GATEWAY, Ended(ONE)))
 EPOCHS = [
     (
         [asks(1), issues(1, hold=[hold(OLD, 0)]), asks(1, epoch=2), issues(2, hold=[hold(NEW, 1)])],
@@ -94,7 +95,10 @@ EPOCHS = [
     ([asks(1, epoch=2), asks(1), issues(1, hold=[hold(OLD, 0)])], "epoch 2 of that room"),
     ([issues(1, hold=[hold(ONE, 0)])], "no ticket"),
     ([hears(ticket(1, decode=77)), issues(1, hold=[hold(ONE, 0)])], "no ticket"),
-    ([asks(1), hears(Close(ONE.room)), issues(1, hold=[hold(ONE, 0)])], "no ticket"),
+    # A Close while the room is open is somebody's mistake; it counts from the room's end on.
+    ([asks(1), hears(Close(ONE.room)), issues(1, hold=[hold(ONE, 0)])], GOOD),
+    ([asks(1), ENDS, hears(Close(ONE.room)), issues(1, hold=[hold(ONE, 0)])], "no ticket"),
+    ([asks(1), hears(Close(ONE.room)), ENDS, issues(1, hold=[hold(ONE, 0)])], "no ticket"),
     ([asks(1), leads(PeerLost(GATEWAY, "x")), issues(1, batch=[row(ONE)])], "no ticket"),
 ]
 
