@@ -13,6 +13,7 @@ from baton.core.door import Cancel, Emit, Fail, Finish, RequestId
 from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import MessageReceived, PeerLost, TimerDue
+from baton.core.gateway.assignment import LOOK_AGAIN_US
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot, Epoch, Key, Micros
@@ -303,9 +304,9 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
         assert (front.next_wake() is None) == (not dues)
         assert not dues or front.next_wake() <= min(dues)
         if step == "ring":
-            assert not dues or front.next_wake() == min(dues) > now, (
-                "it does not ring for nothing again and again"
-            )
+            # Whoever waits for time to generate in is looked at again soon; nobody else is.
+            assert not dues or front.next_wake() in (min(dues), now + LOOK_AGAIN_US)
+            assert not dues or front.next_wake() > now, "it does not ring again and again"
 
 
 def test_the_room_and_epoch_of_a_request_are_told_while_it_is_open(bench: Bench) -> None:
