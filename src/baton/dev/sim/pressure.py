@@ -40,6 +40,7 @@ class Pressure:
     ) -> None:
         self._tickets, self._violate, self._lacks = tickets, violate, lacks
         self._next: dict[Seen, int] = {}  # number of the offer that comes next
+        self._early: set[Seen] = set()  # an offer came before the ticket, or not in its turn
         # the runs of offers that have come and were not ordered to be read
         self._unread: dict[Seen, list[Runs]] = {}
         self._held: set[Seen] = set()
@@ -53,7 +54,8 @@ class Pressure:
         such offers are not judged."""
         match message:
             case Ticket(key=key, decode=decode) if decode == worker:
-                self._next.setdefault((worker, key), 0)
+                if (worker, key) not in self._early:
+                    self._next.setdefault((worker, key), 0)
             case Offer(key=key, number=number) if (worker, key) in self._next:
                 if number != self._next[worker, key]:
                     del self._next[worker, key]
@@ -61,6 +63,8 @@ class Pressure:
                     return
                 self._next[worker, key] = number + 1
                 self._unread.setdefault((worker, key), []).append(message.runs)
+            case Offer(key=key):
+                self._early.add((worker, key))
             case _:
                 pass
 
