@@ -84,6 +84,15 @@ def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it(
     assert "OpenOrders._open" in found
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode", "unified"])
+def test_every_stage_of_a_leader_is_looked_at(role):
+    leader = Leader(manifest(role, DECODE), settings(), {KV: 4})
+    for stage in leader._stages:
+        stage._seen_lately = {DEAD}
+    found = set(kept(leader, live(role)))
+    assert {f"{type(stage).__name__}._seen_lately" for stage in leader._stages} <= found
+
+
 @pytest.mark.parametrize(("owner", "table"), JUSTIFIED)
 def test_every_rule_is_about_a_table_that_there_is(owner, table):
     sources = [

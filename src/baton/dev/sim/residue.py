@@ -180,8 +180,6 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Plans", "_known"): lambda live, owner, table: len(table) <= MOST,
         # what a process is made of
         ("Leader", "_handlers"): _always,
-        ("Leader", "_handovers"): _always,
-        ("Leader", "_ahead"): _always,
         ("Worker", "on_forget"): _always,
         ("Front", "_handlers"): _always,
         ("Worker", "placements"): _always,
@@ -280,6 +278,10 @@ def _tables(owner: Any, live: Live, seen: set[int]) -> Iterator[str]:
             if not _justified(owner, name, value, live):
                 yield f"{type(owner).__name__}.{name}: {_short(value)}"
             for item in value.values() if isinstance(value, dict) else value:
+                if _owns(item):
+                    yield from _tables(item, live, seen)
+        elif isinstance(value, tuple):  # the parts of something: never empty, never full
+            for item in value:
                 if _owns(item):
                     yield from _tables(item, live, seen)
         elif _owns(value):
