@@ -51,6 +51,10 @@ class AdmissionPolicy(Protocol[R]):
         """A room is being admitted."""
         ...
 
+    def unadmitted(self, room: R) -> bool:
+        """Whether a room that has its pages here still waits for memory elsewhere."""
+        ...
+
 
 class Admission(Generic[R]):
     """The admission loop of one worker."""

@@ -42,7 +42,7 @@ from baton.core.scheduler.batches import Outcomes, Rows
 from baton.core.scheduler.books import LeaderBooks
 from baton.core.scheduler.roles import ROLES
 from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw
-from baton.core.scheduler.stage import Handlers, Stage
+from baton.core.scheduler.stage import IN_HANDOFF, Handlers, Stage
 from baton.core.scheduler.worker import Worker
 from baton.core.session.senders import may_say
 
@@ -67,11 +67,6 @@ class Leader:
         for handlers in (self._own_handlers(), *(stage.handlers() for stage in self._stages)):
             for kind, handler in handlers.items():
                 self._handlers.setdefault(kind, []).append(handler)
-        # Every room is asked about when a timer is set, so stages without an answer are left out.
-        self._handovers = [
-            stage for stage in stages if type(stage).waits_for is not Stage.waits_for
-        ]
-        self._ahead = [stage for stage in stages if type(stage).unadmitted is not Stage.unadmitted]
         self._due: Micros | None = None  # what `next_wake` found
         self._changed = True  # whether an event came since then
         self._given_up = ""  # why this worker is to end; empty while it goes on
@@ -243,16 +238,14 @@ class Leader:
     def _waits_for(self, room: OpenRoom) -> Boot | None:
         """Return the worker, this one or another, whose work the room's handoff waits for; None if
         it waits for none."""
-        return next(
-            (other for stage in self._handovers if (other := stage.waits_for(room)) is not None),
-            None,
-        )
+        if room.state not in IN_HANDOFF:
+            return None
+        others = (stage.waits_for(room) for stage in self._stages)
+        return next((other for other in others if other is not None), None)
 
     def _unadmitted(self, room: OpenRoom) -> bool:
         """Whether no worker holds memory to generate in; such a room fails at `admit_by`."""
-        return room.state is RoomState.QUEUED or any(
-            stage.unadmitted(room) for stage in self._ahead
-        )
+        return room.state is RoomState.QUEUED or self._admission.policy.unadmitted(room)
 
     def next_wake(self) -> Micros | None:
         """Return when a TimerDue is wanted next. The shell asks in every turn, and only events

@@ -238,6 +238,10 @@ class Preemption(Stage[G]):
             for other in self._behind(room)
         )
 
+    def unadmitted(self, room: G) -> bool:
+        """Never: tokens are generated in the pages that a room has here."""
+        return False
+
     def entered(self, room: G) -> None:
         """A room was admitted: count it for those that it has overtaken."""
         for other in self._behind(room):

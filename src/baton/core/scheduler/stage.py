@@ -17,10 +17,11 @@ from baton.core.ids import Boot, GroupName, Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Drawn, Ticket
 from baton.core.scheduler.batches import Outcomes
-from baton.core.scheduler.room import OpenRoom
+from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.worker import Worker
 
 R = TypeVar("R", bound=OpenRoom)
+IN_HANDOFF = (RoomState.OFFERED, RoomState.FETCHING)
 
 # by type of message; a handler takes the sender and the message
 Handlers = Mapping[type[Any], Callable[[Boot, Any], None]]
@@ -101,13 +102,9 @@ class Stage(Generic[R]):
         """A deadline may have passed."""
 
     def waits_for(self, room: R) -> Boot | None:
-        """Return the worker, this one or another, whose work the room's handoff waits for; None if
-        it waits for none."""
+        """Return the worker, this one or another, whose work the handoff of a room in one of the
+        states IN_HANDOFF waits for; None if it waits for none."""
         return None
-
-    def unadmitted(self, room: R) -> bool:
-        """Whether a room that has its pages here still waits for memory elsewhere."""
-        return False
 
     # ---- views ----------------------------------------------------------------------------------
 
