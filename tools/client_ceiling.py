@@ -91,7 +91,7 @@ def main() -> None:
     assert total == args.streams * args.tokens, {o.failure for o in found}
     print(
         f"{args.streams} streams: {total / seconds:,.0f} tokens/s, {1e6 * cpu / total:.1f} "
-        f"us of this process a token"
+        "us of this process a token"
     )
     server.terminate()
     server.join()

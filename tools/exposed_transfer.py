@@ -1,8 +1,7 @@
 """What of a handoff a request waits for: with overlap, as shipped, and without it, the whole prompt
 being offered at its end.
 
-    tools/exposed_transfer.py --fabric shm nixl tcp --prompt 512 2048 4096 --rounds 5 --json
-    exposed.json
+    tools/exposed_transfer.py --fabric shm nixl tcp --prompt 512 2048 4096 --rounds 5
 
     prefill   chunk ──▶ chunk ──▶ last chunk computed ─ ─ ─ ─ exposed ─ ─ ─ ─▶ committed
     decode         reads, verifies ──▶ reads, verifies ──▶ reads, verifies ────┘

@@ -1,8 +1,8 @@
 """How many tokens a second one gateway process streams, what it adds to each, and what a stream
 costs it.
 
-tools/gateway_rate.py [--streams 1000] [--tokens 200] [--interval-ms 50] [--clients 1] [--model
-DIRECTORY] [--json FILE]
+tools/gateway_rate.py [--streams 1000] [--tokens 200] [--interval-ms 50] [--clients 1]
+                      [--model DIRECTORY] [--json FILE]
 
     clients ──HTTP, one connection a stream──▶ `baton gateway`, as shipped ──control plane──▶ tools/scripted_worker.py
 

@@ -26,7 +26,7 @@ def table() -> str:
     *first, last = sorted({kind.fabric for kind in PRODUCT.values()})
     said = [
         f"{_pairs(kinds)} pairs, each with a prompt of its own. The pairs of the random Llama "
-        f"on shm go through"
+        "on shm go through"
         f" {', '.join(first)} and {last} too: {_pairs(PRODUCT.values())} more, with `make long`."
     ]
     return "\n".join([*head, *rows, "", *said])

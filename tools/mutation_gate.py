@@ -196,7 +196,7 @@ class Record:
         args, count = self._args, counted(self.verdicts)
         return (
             f"{count.mutants:,} of {self._of:,} mutants, seed {args.seed}, {args.worlds} "
-            f"worlds: simulation alone"
+            "worlds: simulation alone"
             f" {_share(count.by_simulation, count.mutants)}, with unit tests "
             f"{_share(count.by_all, count.mutants)}"
         )

@@ -1,8 +1,7 @@
 """What a service does under more load than it can serve: who is served, who is refused and how
 soon, and when it is itself again.
 
-    tools/overload.py --seconds 60 --factor 3 --json overload.json -- --request-timeout 20
-    --max-num-seqs 8
+    tools/overload.py --seconds 60 --factor 3 -- --request-timeout 20 --max-num-seqs 8
 
 Starts a `baton serve` with the flags behind `--`. Idle: single requests, one after the other.
 Capacity: as many at once as `--clients`, each sending its next request when the last is answered;

@@ -229,7 +229,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print(
             f"worst step began {1e3 * script.late_s:.1f} ms late; {time.process_time():.2f} "
-            f"s of processor time",
+            "s of processor time",
             flush=True,
         )
     finally:

@@ -61,7 +61,7 @@ def test_a_file_is_the_same_as_flags_and_flags_win(checkpoint, config, planned):
 def test_a_file_of_a_service(checkpoint, config, planned):
     text = (
         f'model-path = "{checkpoint}"\nport = 0\ndecode = 2\nskip-server-warmup = '
-        f'true\napi-key = "k"\n'
+        'true\napi-key = "k"\n'
     )
     assert run(["serve", "--config", config(text)]) == 0
     front, *workers = planned

@@ -381,7 +381,7 @@ def test_an_interval_in_which_nothing_can_be_verified_is_refused(seconds):
     with pytest.raises(
         ConfigError,
         match=f"--cache-verify-interval {seconds:g}: .* between 1 and 86400 "
-        f"seconds; 0 switches it off",
+        "seconds; 0 switches it off",
     ):
         plan(cache_verify_interval_s=seconds)
 

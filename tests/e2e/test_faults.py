@@ -113,7 +113,7 @@ def test_a_client_that_goes_while_a_read_hangs_leaves_nothing(liar: Service) -> 
     }  # else nothing may be read: it ends at once
     body = json.dumps(asked).encode()
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: b\r\nContent-Type: "
+        "POST /v1/completions HTTP/1.1\r\nHost: b\r\nContent-Type: "
         f"application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", liar.port)) as client:

@@ -171,7 +171,7 @@ def test_a_client_that_pauses_again_and_again_gets_all_of_it_in_order():
             reader, writer = await asyncio.open_connection(sock=socket, limit=1024)
             body = json.dumps({"prompt": "a", "stream": True}).encode()
             head = (
-                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: "
+                "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: "
                 f"close\r\ncontent-length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
@@ -307,7 +307,7 @@ def _deaf_client(url: str) -> sockets.socket:
     deaf.connect((host, int(port)))
     body = json.dumps({"model": "tiny", "messages": HI, "stream": True})
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: "
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: "
         f"application/json\r\nContent-Length: {len(body)}"
     )
     deaf.sendall(f"{head}\r\n\r\n{body}".encode())

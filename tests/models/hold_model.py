@@ -536,7 +536,7 @@ class HoldModel(System[State]):
                 for of in queued & holding:
                     return (
                         f"{_room(of)} holds pages on one side and waits for pages on the "
-                        f"other that come first"
+                        "other that come first"
                     )
         return ""
 

@@ -147,7 +147,7 @@ class HostMemory:
             if slots.size and not 0 <= slots.min() <= slots.max() < pool.nbytes // size:
                 raise Bug(
                     f"blocks {slots.min()} to {slots.max()} of group {group!r} are not "
-                    f"all in its pool"
+                    "all in its pool"
                 )
             addresses.append(pool.address + slots.astype(np.int64) * size)
             sizes.append(np.full(len(slots), size, dtype=np.int64))

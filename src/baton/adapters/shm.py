@@ -91,7 +91,7 @@ class ShmFabric:
             if pool.fd is None:
                 raise ConfigError(
                     f"pool {group!r} is not host memory: shm cannot expose it, "
-                    f"choose another fabric"
+                    "choose another fabric"
                 )
             served[group] = (pool.fd, pool.nbytes)
         self._peers.own = {

@@ -157,7 +157,7 @@ class TcpFabric:
             if pool.fd is None:
                 raise ConfigError(
                     f"pool {group!r} is not host memory: tcp cannot expose it, "
-                    f"choose another fabric"
+                    "choose another fabric"
                 )
             self._peers.own[group] = Region(i << POOL_BITS, pool.nbytes)
             self._pools.append(_view(pool))

@@ -86,7 +86,7 @@ def require_loopback_or_key(host: str, key: bytes) -> None:
     if not loopback and not key:
         raise ConfigError(
             f"--fabric-host {host} is not loopback: fabrics tcp and mooncake need --secret "
-            f"FILE there ('baton secret new FILE')"
+            "FILE there ('baton secret new FILE')"
         )
 
 
@@ -142,7 +142,7 @@ def _not_met(address: tuple[str, int], why: str) -> str:
         loopback = False
     elsewhere = (
         f"; {host} is reached from its own machine alone: for others start that "
-        f"worker with --fabric-host IP"
+        "worker with --fabric-host IP"
     )
     return f"tcp {host}:{port}: {why}{elsewhere if loopback else ''}"
 

@@ -43,7 +43,7 @@ class TcpSource:
         except OSError as error:
             why = (
                 f"fabric tcp: cannot listen on {host}: {error.strerror}; give an address of "
-                f"this machine with --fabric-host"
+                "this machine with --fabric-host"
             )
             raise ConfigError(why) from error
         self.port = int(self._listener.getsockname()[1])

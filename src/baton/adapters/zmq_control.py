@@ -42,7 +42,7 @@ def is_loopback(address: str) -> bool:
     if found is None:
         raise ConfigError(
             f"control address {address!r} is not of the form tcp://HOST:PORT "
-            f"(IPv6 in brackets) or ipc://PATH"
+            "(IPv6 in brackets) or ipc://PATH"
         )
     host = (found["host"] or "").strip("[]")
     try:
@@ -60,7 +60,7 @@ def require_secret(address: str, secret: Secret | None) -> None:
     if not is_loopback(address) and secret is None:
         raise ConfigError(
             f"control address {address} is not on loopback; give --secret FILE (baton secret "
-            f"new FILE) or a 127.0.0.1 address"
+            "new FILE) or a 127.0.0.1 address"
         )
 
 

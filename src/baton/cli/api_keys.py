@@ -43,7 +43,7 @@ def open_to_all(host: str, keys: Sequence[str]) -> str | None:
         return None
     return (
         f"HTTP listens on {host} without an API key: whoever reaches it can use it; set "
-        f"--api-key-file"
+        "--api-key-file"
     )
 
 

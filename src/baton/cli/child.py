@@ -44,7 +44,7 @@ def run(kind: str, document: bytes) -> None:
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"the settings of this {kind} come from another version of Baton ({error}); "
-            f"restart the service"
+            "restart the service"
         ) from error
     start(settings)
 

@@ -79,7 +79,7 @@ def _spelled(where: str, value: object, parameter: TyperOption | TyperArgument) 
         if not (isinstance(value, bool) and getattr(parameter, "is_flag", False)):
             raise ConfigError(
                 f"{where} = {value!r}: true and false are for flags without a "
-                f"value, and those take nothing else"
+                "value, and those take nothing else"
             )
         return value
     many = bool(getattr(parameter, "multiple", False))

@@ -20,7 +20,7 @@ INSTEAD: Mapping[str, str] = {
     "--dp-size": "--prefill and --decode say how many workers there are",
     "--disaggregation-bootstrap-port": f"{_OUT} workers meet at the gateway's --control",
     "--enable-chunked-prefill": f"{_OUT} prompts are always computed in chunks, of "
-    f"--max-num-batched-tokens",
+    "--max-num-batched-tokens",
     "--enforce-eager": f"{_OUT} nothing is captured",
     "--disable-cuda-graph": f"{_OUT} nothing is captured",
     "--trust-remote-code": f"{_OUT} no code of a checkpoint is ever run",

@@ -143,7 +143,7 @@ def pull(
     if model != TRIAL and not is_gguf(model) and not on_hub(model):
         raise ConfigError(
             f"model {model!r} cannot be pulled; give '{TRIAL}', a Hugging Face "
-            f"id (owner/model) or a GGUF file"
+            "id (owner/model) or a GGUF file"
         )
     typer.echo(f"{model} is at {ensure(model)}")
 

@@ -40,7 +40,7 @@ def own_address(gateways: Sequence[str]) -> str:
         except OSError as error:
             raise ConfigError(
                 f"there is no way to the gateway at {gateway} ({error.strerror}), so this "
-                f"machine's address towards it is not"
+                "machine's address towards it is not"
                 " known; correct it, or say where other workers reach this one: baton worker "
                 "--fabric-host IP --bind tcp://IP:0"
             ) from error

@@ -72,7 +72,7 @@ def pool_pages(
     if found < 1:
         raise ConfigError(
             f"a pool of {budget} bytes holds no page of {sum(sizes.values())} "
-            f"bytes; raise --kv-memory"
+            "bytes; raise --kv-memory"
         )
     return with_pages(found)
 

@@ -74,5 +74,5 @@ def prepare_directory(path: str, names: Iterable[str]) -> None:
         if (file := log_path(directory, name)).exists():
             raise ConfigError(
                 f"--record {path}: {file} exists from an earlier run; name a "
-                f"new directory, or move it away"
+                "new directory, or move it away"
             )

@@ -71,14 +71,14 @@ class Checkpoint:
         if not directory.is_dir():
             raise ConfigError(
                 f"model directory {directory} does not exist; give a directory "
-                f"with config.json and *.safetensors"
+                "with config.json and *.safetensors"
             )
         config = _read_json(directory / "config.json")
         method, block = _quantised(directory, config), block_of(config)
         if method is not None and method not in PACKINGS and block is None:
             raise ConfigError(
                 f"{directory} is quantised with {method}, which is not supported; "
-                f"supported are checkpoints in float32, bfloat16, float16, "
+                "supported are checkpoints in float32, bfloat16, float16, "
                 f"{', '.join(PACKINGS)} and fp8 with "
                 "weight_block_size, and GGUF files (all served in --dtype)"
             )

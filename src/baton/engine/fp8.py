@@ -42,7 +42,7 @@ def block_of(config: Mapping[str, Any]) -> Block | None:
             return rows, columns
     raise ConfigError(
         f"config.json: weight_block_size is {found['weight_block_size']!r}; expected are two "
-        f"whole numbers, rows and columns"
+        "whole numbers, rows and columns"
     )
 
 

@@ -185,7 +185,7 @@ def require_faithful(file: Path, header: GgufHeader, *, own_tokenizer: bool) -> 
     if not own_tokenizer and header.split is not None and header.split not in SPLITS:
         raise ConfigError(
             f"{file}: its tokenizer splits text by {header.split!r}, which the conversion "
-            f"does not know; "
+            "does not know; "
             "put the original model's tokenizer.json beside the file"
         )
 

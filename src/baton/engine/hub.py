@@ -50,7 +50,7 @@ def fetch(model: str) -> Path:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ConfigError(
             f"model {model}: there is no such directory, and the Hugging Face Hub has no such "
-            f"model; "
+            "model; "
             "for a private one run: hf auth login"
         ) from error
     # the library passes on errors of its HTTP client, which differ between versions
@@ -63,6 +63,6 @@ def fetch(model: str) -> Path:
     if not any(found.glob("*.safetensors")):
         raise ConfigError(
             f"model {model} has no *.safetensors on the Hugging Face Hub; "
-            f"convert its weights to safetensors first"
+            "convert its weights to safetensors first"
         )
     return found

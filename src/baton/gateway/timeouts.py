@@ -21,7 +21,7 @@ def timeout_ms(headers: Mapping[str, str], *, most_ms: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) >= 1):
         limit = (
             f"it takes a whole number of milliseconds from 1 on, of which {most_ms} count "
-            f"at most (--request-timeout)"
+            "at most (--request-timeout)"
         )
         raise refuse(f"the header {HEADER} is {brief(text)}; {limit}", param=HEADER)
     return min(int(text), most_ms)

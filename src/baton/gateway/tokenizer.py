@@ -98,7 +98,7 @@ class Tokenizer:
         if not path.is_file():
             raise ConfigError(
                 f"{path} does not exist; a checkpoint needs a tokenizer.json "
-                f"(convert a slow tokenizer first)"
+                "(convert a slow tokenizer first)"
             )
         try:
             vocabulary = Vocabulary.from_file(str(path))

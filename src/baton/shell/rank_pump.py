@@ -71,12 +71,12 @@ class RankPump:
                 if event.boot == self._leader:
                     raise PeerError(
                         f"the leader {event.boot:x} was lost ({event.why}); ranks "
-                        f"end with their leader"
+                        "end with their leader"
                     )
             case session.WrongPeer() if self._leader is not None:
                 raise PeerError(
                     f"the leader {self._leader:x} is not there ({event.why}); "
-                    f"ranks end with their leader"
+                    "ranks end with their leader"
                 )
             case session.PeerUp():
                 log.info("leader_up", boot=f"{event.boot:x}")

@@ -400,7 +400,7 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         if self.block_size != BLOCK_TOKENS:
             raise ConfigError(
                 f"--block-size {self.block_size}: blocks have {BLOCK_TOKENS} tokens on every "
-                f"worker;"
+                "worker;"
                 " --page-size sets the unit of allocation and may differ between workers"
             )
         if self.page_tokens < BLOCK_TOKENS or self.page_tokens % BLOCK_TOKENS:
@@ -415,7 +415,7 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         if not 0 < self.prefill_ahead <= 1:
             raise ConfigError(
                 f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, "
-                f"and be 1 at most (1 is no limit)"
+                "and be 1 at most (1 is no limit)"
             )
         if not self.gateways:
             raise ConfigError(
@@ -438,7 +438,7 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         if self.nnodes > 1 and self.rendezvous is None:
             raise ConfigError(
                 f"{self.nnodes} nodes need an address at which the ranks find "
-                f"each other: --rendezvous HOST:PORT"
+                "each other: --rendezvous HOST:PORT"
             )
         if self.rank is not None and not (0 <= self.rank < ranks and self.rendezvous):
             raise ConfigError(

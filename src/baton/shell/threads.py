@@ -67,7 +67,7 @@ def warning(shares: Sequence[CpuShare], *, cores: int) -> str | None:
         return None
     return (
         f"{len(shares)} workers with {wanted} threads share {cores} cores: they will slow "
-        f"each other down, often manifold"
+        "each other down, often manifold"
     )
 
 

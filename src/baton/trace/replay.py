@@ -66,7 +66,7 @@ class Replay:
             theirs = f"format {record.format}, protocol {record.protocol} (baton {record.version})"
             raise Damaged(
                 f"it has {theirs}; this is format {FORMAT}, protocol {PROTOCOL}: replay it "
-                f"with the baton that wrote it"
+                "with the baton that wrote it"
             )
         self._header = record
 

@@ -102,7 +102,7 @@ def reader(kind: str, settings: FabricSettings) -> None:
         if not np.array_equal(pool.array, wanted):
             found.why = (
                 f"{int((pool.array != wanted).sum())} of {POOL_BYTES} bytes differ "
-                f"from what the source holds"
+                "from what the source holds"
             )
     except BatonError as error:
         found.why = str(error)

@@ -57,11 +57,11 @@ class Edge:
             reason = "slow"
             why = (
                 f"{waiting} requests wait, and the turn of this one would come in {wait} "
-                f"ms; it is taken if that is at most"
+                "ms; it is taken if that is at most"
             )
             why += (
                 f" {most} ms, a quarter of what it may wait (--queue-timeout, or half of "
-                f"its own timeout)"
+                "its own timeout)"
             )
         elif late > 0:
             reason, why = "late", _late(answer, submit.limits.deadline_ms - wait)
@@ -129,14 +129,14 @@ class Edge:
         if code is FailCode.DEADLINE_EXCEEDED:
             limit = (
                 f"not done in {request.submit.limits.deadline_ms} ms (--request-timeout, "
-                f"or the header X-Request-Timeout-Ms)"
+                "or the header X-Request-Timeout-Ms)"
             )
             return f"{limit}; ask for fewer tokens, or give it more time"
         self._refused["timeout"] += 1
         what = "memory to generate in" if self.pairless is None else "a pair of workers"
         limit = (
             f"waited {request.patience_ms} ms for {what}, the most that it may "
-            f"(--queue-timeout, or half of its own timeout)"
+            "(--queue-timeout, or half of its own timeout)"
         )
         return f"{limit}; try again later, or let it wait longer"
 
@@ -148,5 +148,5 @@ def _late(answer_ms: int, left_ms: int) -> str:
     )
     return (
         f"{what} (--request-timeout, or the header X-Request-Timeout-Ms); ask for fewer "
-        f"tokens or give it more time"
+        "tokens or give it more time"
     )

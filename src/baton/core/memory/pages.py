@@ -411,7 +411,7 @@ class Ledger:
                 if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:
                     raise Bug(
                         f"ledger of group {g}: the list of {key} does not begin with "
-                        f"the pages that it pins"
+                        "the pages that it pins"
                     )
         users = [*self._chains.values(), *self._loans.values()]
         self.cache.audit(Counter(entry for chain in users for entry in chain))

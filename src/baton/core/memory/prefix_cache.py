@@ -261,13 +261,13 @@ class PrefixCache:
             if (entry in self._idle) != (entry.pins == 0):
                 raise Bug(
                     f"page {entry.pages} of the prefix cache has {entry.pins} pins, and "
-                    f"its place in line says otherwise"
+                    "its place in line says otherwise"
                 )
         seen: set[CachedPage] = set()
         for entry in self._idle:
             if not set(entry.children.values()) <= seen:
                 raise Bug(
                     f"page {entry.pages} of the prefix cache would go before one that "
-                    f"descends from it"
+                    "descends from it"
                 )
             seen.add(entry)

@@ -68,7 +68,7 @@ class BlockTables:
         if passed and (at := at - passed).size and np.minimum.reduce(at) < 0:
             raise Bug(
                 f"blocks {blocks.tolist()} of group {group!r} are wanted of {key}, and "
-                f"its window has passed some of them"
+                "its window has passed some of them"
             )
         pages = self._pages[key][group][at].astype(np.int64)
         return pages if k == 1 else pages * k + blocks % k

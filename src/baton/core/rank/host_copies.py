@@ -154,7 +154,7 @@ class HostCopies:
             if wrong:
                 return (
                     f"{wrong} of {len(sums)} blocks of group {group} came back from the "
-                    f"host store with other sums"
+                    "host store with other sums"
                 )
         return ""
 

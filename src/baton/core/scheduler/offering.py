@@ -285,7 +285,7 @@ class Offering(Stage[PrefillRoom]):
         others = self.worker.ledger.condemn(room.key, page) - {room.key}
         self.worker.end_all(
             others,
-            f"a page that it shares changed in prefill's own memory "
+            "a page that it shares changed in prefill's own memory "
             f"(block {block} of group {group})",
         )
 

@@ -39,7 +39,7 @@ def layouts(flags: Sequence[str], *, pages: int) -> dict[str, list[str]]:
         if flag.partition("=")[0] in OURS:
             raise ConfigError(
                 f"--serve-args {shlex.join(flags)}: {flag} is set by the "
-                f"comparison, so that both get the same"
+                "comparison, so that both get the same"
             )
     return {
         "split": [*flags, "--role", "split", "--kv-pages", str(pages)],

@@ -75,7 +75,7 @@ def run_table(title: str, s: Summary, slos: Mapping[str, float]) -> RenderableTy
     if s.late_ms.p99 > LATE_MS:
         parts.append(
             f"warning: requests left {s.late_ms.p99:.0f} ms late at p99: this client "
-            f"is a bottleneck; lower the rate"
+            "is a bottleneck; lower the rate"
         )
     return Group(*parts)
 

@@ -156,5 +156,5 @@ class AtRest:
                 self._violate(
                     "damage_leaves",
                     f"{self._name}: {who} holds a damaged page, or "
-                    f"one computed above it, and goes on",
+                    "one computed above it, and goes on",
                 )

@@ -344,7 +344,7 @@ class ShadowBooks:
                 self._violate(
                     "landing",
                     f"{self._name}: read {handle} lands in page {page} of {group}, "
-                    f"which is not its own any more",
+                    "which is not its own any more",
                 )
             if key in self._committed:
                 self._violate(

@@ -195,7 +195,7 @@ class CacheBook:
                 self._violate(
                     "cache_begins",
                     f"{self._name}: {_short(hold.key)} is given "
-                    f"cached pages in the midst of its own",
+                    "cached pages in the midst of its own",
                 )
             for group, pages in hold.pages.items():
                 own = [int(p) for p in pages[hold.shared :]]

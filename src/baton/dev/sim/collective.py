@@ -155,7 +155,7 @@ class Collective:
             self.world.violate(
                 "nothing_skipped",
                 f"{_short(row.key)} begins at position {row.start}, and "
-                f"not all before it was computed",
+                "not all before it was computed",
             )
         return [
             self.stamp_at(places[p // self._b], p % self._b, h)

@@ -54,6 +54,6 @@ class Waits:
         if held_us > most and not any(f.kind in DISTURBED for f in self._faults):
             what = (
                 f"{key.room[-4:]}.{key.epoch} held pages of prefill for {held_us // 1000} "
-                f"ms without being admitted"
+                "ms without being admitted"
             )
             self._violate("bounded_wait", f"{what}; {most // 1000} ms are the most")

@@ -134,7 +134,7 @@ def named_layers(config: Mapping[str, Any], layers: int) -> tuple[Seen, ...] | N
     if other := sorted({str(k) for k in kinds} - {"full_attention", "sliding_attention"}):
         raise ConfigError(
             f"config.json: layer type {other[0]!r} is not supported; supported "
-            f"are full and sliding attention"
+            "are full and sliding attention"
         )
     window = sliding(config)
     if window == Full() and "sliding_attention" in kinds:

@@ -87,7 +87,7 @@ def latent_settings(c: Mapping[str, Any], *, interleaved: bool, longest: int) ->
     if turned % 2:
         raise ConfigError(
             f"config.json: qk_rope_head_dim is {turned}; it must be even, as "
-            f"its elements are rotated in pairs"
+            "its elements are rotated in pairs"
         )
     return LatentSettings(
         heads=count(c, "num_attention_heads"),
@@ -117,7 +117,7 @@ def read_deepseek(
     if c.get("moe_layer_freq", 1) != 1:
         raise ConfigError(
             f"config.json: moe_layer_freq is {c['moe_layer_freq']}; supported "
-            f"is 1, experts in every later layer"
+            "is 1, experts in every later layer"
         )
     expert_inner = count(c, "moe_intermediate_size")
     shared = 0 if c.get("n_shared_experts") is None else count(c, "n_shared_experts", least=0)

@@ -46,7 +46,7 @@ class DeepseekV32Family(DeepseekV3Family):
         if dim < turned:
             raise ConfigError(
                 f"config.json: index_head_dim {dim} is less than the {turned} "
-                f"elements that are rotated"
+                "elements that are rotated"
             )
         count(config, "q_lora_rank")  # index queries are computed from compressed queries
         return IndexSettings(
@@ -135,6 +135,6 @@ class GlmMoeDsaFamily(DeepseekV32Family):
         ):
             raise ConfigError(
                 f"config.json: indexer_types must say 'full' or 'shared' for each of {layers} "
-                f"layers, and 'full' for the first"
+                "layers, and 'full' for the first"
             )
         return tuple(own[kind] for kind in kinds)

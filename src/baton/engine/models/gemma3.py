@@ -68,7 +68,7 @@ class Gemma3Family(LlamaFamily):
         if found["hidden_activation"] != "gelu_pytorch_tanh":
             raise ConfigError(
                 f"activation {found['hidden_activation']!r} is not supported; "
-                f"supported is 'gelu_pytorch_tanh'"
+                "supported is 'gelu_pytorch_tanh'"
             )
         return {**found, "hidden_act": "silu", **_rope_of(found, GLOBAL, "rope_theta", 1e6)}
 

@@ -229,7 +229,7 @@ class LlamaFamily:
         if heads % kv_heads:
             raise ConfigError(
                 f"config.json: {heads} query heads cannot share {kv_heads} key "
-                f"and value heads evenly"
+                "and value heads evenly"
             )
         dim = hidden // heads if c.get("head_dim") is None else count(c, "head_dim")
         biases = {
@@ -287,7 +287,7 @@ class LlamaFamily:
         if len(windows) > 1:
             raise ConfigError(
                 f"config.json: windows of {sorted(w.tokens for w in windows)} "
-                f"tokens; supported is one length"
+                "tokens; supported is one length"
             )
         groups, specs = [], []
         kinds: list[tuple[str, GroupName, Seen]] = [

@@ -145,12 +145,12 @@ def _linear(c: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     if other := sorted({str(k) for k in kinds} - {FULL, LINEAR}):
         raise ConfigError(
             f"config.json: layer type {other[0]!r} is not supported; supported "
-            f"are full and linear attention"
+            "are full and linear attention"
         )
     if FULL not in kinds:
         raise ConfigError(
             f"config.json: none of {layers} layers has {FULL}; supported are "
-            f"models with at least one"
+            "models with at least one"
         )
     return tuple(kind == LINEAR for kind in kinds)
 
@@ -171,6 +171,6 @@ def _delta(c: Mapping[str, Any]) -> DeltaSettings:
     if d.key % 2 or d.value % 2:
         raise ConfigError(
             f"config.json: heads of linear attention have {d.key} and {d.value} elements; "
-            f"supported are even numbers"
+            "supported are even numbers"
         )
     return d

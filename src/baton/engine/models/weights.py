@@ -120,7 +120,7 @@ def require(
         if stored is None:
             raise ConfigError(
                 f"{checkpoint.directory} has no tensor {name!r}, which its "
-                f"architecture needs; fetch it again"
+                "architecture needs; fetch it again"
             )
         if stored.dtype == FP8 and checkpoint.block is not None:
             _require_scale(checkpoint, name, stored, checkpoint.block)

@@ -115,6 +115,6 @@ class Attempts(Check):
             if left:
                 yield (
                     f"room {name} was closed while epochs {sorted(left)} had not ended on "
-                    f"both sides"
+                    "both sides"
                 )
             self._requests.pop(room.request, None)

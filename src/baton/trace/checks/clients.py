@@ -101,7 +101,7 @@ class ClientStreams(Check):
         if request is None:
             yield (
                 f"request {heard.request} heard {type(heard).__name__} after its end, or "
-                f"before it was submitted"
+                "before it was submitted"
             )
             return
         match heard:
@@ -110,13 +110,13 @@ class ClientStreams(Check):
                     how = "again" if start < request.told else "too early"
                     yield (
                         f"request {heard.request} heard index {start} {how}: {request.told} "
-                        f"were told"
+                        "were told"
                     )
                 for i, d in enumerate(drawn, int(start)):
                     if d.token not in request.heard.get(i, ()):
                         yield (
                             f"request {heard.request} heard token {d.token} at index {i}, "
-                            f"which no worker of its epoch said"
+                            "which no worker of its epoch said"
                         )
                 if start == 0 and not request.shown:
                     yield (

@@ -132,7 +132,7 @@ class CommitAfterArrival(Check):
             if at is None or any(self._applied[r] < at for r in self._ranks):
                 yield (
                     f"{brief(received.key)} was received before its commit was applied on "
-                    f"every rank"
+                    "every rank"
                 )
         for plan in plans(step):
             for hold in plan.hold:

@@ -77,7 +77,7 @@ class PageBooks(Check):
             if ended.key in self._held or ended.key in self._dropped:
                 yield (
                     f"the end of {brief(ended.key)} was told while its pages were not quiet "
-                    f"on every rank"
+                    "on every rank"
                 )
         for plan in plans(step):
             yield from self._plan(plan)
@@ -91,7 +91,7 @@ class PageBooks(Check):
             if at is None or report.applied < at:
                 yield (
                     f"rank {report.rank} said quiet of {brief(key)} without having been "
-                    f"told to drop it"
+                    "told to drop it"
                 )
                 continue
             self._quiet[key].add(report.rank)
@@ -119,7 +119,7 @@ class PageBooks(Check):
             if self._stored.pop(key, set()) != self._ranks:
                 yield (
                     f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not "
-                    f"in every rank's host store"
+                    "in every rank's host store"
                 )
             self._free(key)
         for offload in plan.offload:
@@ -143,7 +143,7 @@ class PageBooks(Check):
             ):
                 yield (
                     f"plan {plan.seq} computes {brief(row.key)} up to position {past}, "
-                    f"beyond the pages it holds"
+                    "beyond the pages it holds"
                 )
             elif any(
                 max(0, row.start - window + 1)
@@ -152,7 +152,7 @@ class PageBooks(Check):
             ):
                 yield (
                     f"plan {plan.seq} computes {brief(row.key)} from position {row.start} "
-                    f"on, whose window it has given up"
+                    "on, whose window it has given up"
                 )
 
     def _hold(self, seq: Seq, hold: Hold) -> Iterator[str]:
@@ -204,5 +204,5 @@ class PageBooks(Check):
         if at != n or theirs.cache_salt != ours.cache_salt or now[: len(then)] != then:
             yield (
                 f"{what} as number {n}; it was number {at} of {brief(author)}, and their "
-                f"beginnings or salts are not the same"
+                "beginnings or salts are not the same"
             )

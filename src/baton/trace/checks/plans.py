@@ -97,7 +97,7 @@ class NewestEpoch(Check):
                 elif newest[0] != key.epoch:
                     yield (
                         f"plan {plan.seq} has a {what} of {brief(key)}; epoch {newest[0]} "
-                        f"of that room had begun"
+                        "of that room had begun"
                     )
         if told := {ended.key for _, ended in sent(step, Ended)}:
             self._open -= told

@@ -102,7 +102,7 @@ class QuietIsTrue(Check):
                 if places & fresh:
                     yield (
                         f"plan {plan.seq} gives {brief(hold.key)} pages of {brief(key)}, of "
-                        f"which this rank has not said quiet"
+                        "which this rank has not said quiet"
                     )
             if hold.key not in self._dropped:
                 for group, pages in hold.pages.items():

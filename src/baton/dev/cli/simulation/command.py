@@ -19,7 +19,7 @@ CODES_HELP = (
 )
 
 app = typer.Typer(
-    help=f"Run the shipped code in simulated worlds, each from a seed, with faults of all "
+    help="Run the shipped code in simulated worlds, each from a seed, with faults of all "
     f"kinds.\n\n{CODES_HELP}",
     invoke_without_command=True,
 )

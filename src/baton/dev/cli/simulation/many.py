@@ -76,7 +76,7 @@ def _keep(orders: Orders, tally: Tally, console: Console) -> None:
     for seed in keeper.differing:
         console.print(
             f"[red]seed {seed}: not deterministic[/red]: what it did in another "
-            f"process it does not do here"
+            "process it does not do here"
         )
 
 

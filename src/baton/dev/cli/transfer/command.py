@@ -137,7 +137,7 @@ def _together(left: "Sequence[A]", right: "Sequence[B]") -> "list[tuple[A, B]]":
     if len(left) != len(right) and 1 not in (len(left), len(right)):
         raise ConfigError(
             f"{len(left)} and {len(right)} values for the widths of a layout: --prefill-tp, "
-            f"--prefill-pp, --decode-tp and"
+            "--prefill-pp, --decode-tp and"
             " --decode-pp take one value, or as many as the longest of them"
         )
     count = max(len(left), len(right))
