@@ -1,14 +1,16 @@
 """Prefill's admission policy: how far prompts are computed ahead of decode, and which of them give
 up their pages again."""
 
-from baton.core.ids import Boot, GroupName
+from baton.core.ids import GroupName
 from baton.core.marks import Mark
 from baton.core.messages import Withdrawn
 from baton.core.scheduler.admission import Judgement, Reuse, Want
 from baton.core.scheduler.block_manager import beyond
+from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Stage
+from baton.core.scheduler.worker import Worker
 
 HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
 
@@ -17,7 +19,9 @@ class AheadOfDecode(Stage[PrefillRoom]):
     """Admits the oldest request first. What runs ahead of a decode worker's admission is bounded.
     Beyond that bound only rooms of that decode worker wait."""
 
-    decodes: frozenset[Boot] = frozenset()  # decode workers that are paired with this one
+    def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
+        super().__init__(worker)
+        self._offering = offering
 
     def waiting(self) -> list[PrefillRoom]:
         return self.worker.rooms.in_state(RoomState.QUEUED)
@@ -75,5 +79,5 @@ class AheadOfDecode(Stage[PrefillRoom]):
         """Return the configured share of the pool, divided among the decode workers: one that is
         full keeps no other one waiting."""
         ahead = self.worker.settings.ahead
-        share = ahead / max(1, len(self.decodes)) if ahead < 1 else 1
+        share = ahead / max(1, self._offering.pairs) if ahead < 1 else 1
         return {g: int(n * share) for g, n in self.worker.ledger.totals().items()}

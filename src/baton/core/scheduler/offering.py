@@ -44,7 +44,6 @@ from baton.core.messages import (
     Verdict,
 )
 from baton.core.scheduler.admission import Reuse
-from baton.core.scheduler.ahead import AheadOfDecode
 from baton.core.scheduler.inspections import Differing
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw, finish_of
@@ -55,9 +54,8 @@ from baton.core.scheduler.worker import Worker
 class Offering(Stage[PrefillRoom]):
     """Offers the blocks of one prefill worker's prompts, and answers decode workers."""
 
-    def __init__(self, worker: Worker[PrefillRoom], ahead: AheadOfDecode) -> None:
+    def __init__(self, worker: Worker[PrefillRoom]) -> None:
         super().__init__(worker)
-        self._ahead = ahead
         self._plans: dict[Boot, PairPlan] = {}  # by decode worker
 
     def handlers(self) -> Handlers:
@@ -84,6 +82,11 @@ class Offering(Stage[PrefillRoom]):
         """Report progress: decode may wait for the next chunk."""
         self.worker.progress.did(self.worker.now)
 
+    @property
+    def pairs(self) -> int:
+        """How many decode workers are paired with this one."""
+        return len(self._plans)
+
     def pairs_with(self, boot: Boot) -> bool:
         """Whether a decode worker is paired with this one."""
         return boot in self._plans
@@ -103,12 +106,10 @@ class Offering(Stage[PrefillRoom]):
             self.worker.send(sender, Refused(str(error)))
             return
         self._plans[sender] = plan
-        self._ahead.decodes = frozenset(self._plans)
         self.worker.send(sender, HelloBack(plan.digest))
 
     def peer_lost(self, boot: Boot, why: str) -> None:
         self._plans.pop(boot, None)
-        self._ahead.decodes = frozenset(self._plans)
         for room in [r for r in self.worker.rooms.values() if r.ticket.decode == boot]:
             self.worker.marks[Mark.DECODE_LOST] += 1
             self.worker.fail(

@@ -50,8 +50,8 @@ class RoleParts(msgspec.Struct, frozen=True):
 def prefill(worker: Worker[PrefillRoom]) -> Stages:
     """Compute prompts and offer their blocks."""
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
-    ahead = AheadOfDecode(worker)
-    offering = Offering(worker, ahead)
+    offering = Offering(worker)
+    ahead = AheadOfDecode(worker, offering)
     return ahead, (
         ahead,
         Computing(worker, rule=rule, then=offering.computed),
