@@ -16,50 +16,36 @@ from safetensors import SafetensorError, safe_open
 
 from baton.core.errors import ConfigError
 from baton.core.memory.state import Interval
-from baton.engine.fp8 import FP8, Block, block_of, dequantised, scale_name
+from baton.engine.quantization.interface import Stored, TensorSource, WeightFormat
+from baton.engine.quantization.methods import format_of
+from baton.engine.text_part import text_config, text_tensors
 
 if TYPE_CHECKING:
     import torch
 
 MODELOPT = "hf_quant_config.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-PACKINGS = ("mxfp4",)  # quantised formats that families dequantise at load
 SAMPLE_BYTES, SAMPLES = 4096, 16
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """The location of a tensor in its file."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class Checkpoint:
     """A checkpoint made by `open`. It reads one tensor at a time and keeps no file mapped.
 
     Attributes:
-        config: config.json
-        tensors: by name: location, stored dtype ("BF16", "F32", ...) and shape
-        packing: one of PACKINGS, or None
-        block: shape of the blocks of fp8 weights that share a scale; None = no such weights
+        config: config.json; of a model that also sees images, the part about its text model
+        tensors: how each tensor of the model is stored, by the name that the model has for it
     """
 
     def __init__(
         self,
         directory: Path,
         config: Mapping[str, Any],
-        tensors: Mapping[str, Stored],
-        packing: str | None = None,
-        block: Block | None = None,
+        tensors: Mapping[str, TensorSource],
+        stored: Mapping[str, Stored],
+        form: WeightFormat | None,
     ) -> None:
-        self.directory, self.config, self.tensors, self.packing, self.block = (
-            directory,
-            config,
-            tensors,
-            packing,
-            block,
-        )
+        self.directory, self.config, self.tensors = directory, config, tensors
+        self._stored, self._form = stored, form
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -73,19 +59,14 @@ class Checkpoint:
                 f"model directory {directory} does not exist; give a directory "
                 "with config.json and *.safetensors"
             )
-        config = _read_json(directory / "config.json")
-        method, block = _quantised(directory, config), block_of(config)
-        if method is not None and method not in PACKINGS and block is None:
-            raise ConfigError(
-                f"{directory} is quantised with {method}, which is not supported; "
-                "supported are checkpoints in float32, bfloat16, float16, "
-                f"{', '.join(PACKINGS)} and fp8 with "
-                "weight_block_size, and GGUF files (all served in --dtype)"
-            )
-        tensors: dict[str, Stored] = {}
+        config = text_config(_read_json(directory / "config.json"))
+        modelopt = directory / MODELOPT
+        form = format_of(directory, config, _read_json(modelopt) if modelopt.is_file() else None)
+        stored: dict[str, Stored] = {}
         for file in _weight_files(directory):
-            tensors |= _headers(file)
-        return cls(directory, config, tensors, method if method in PACKINGS else None, block)
+            stored |= _headers(file)
+        tensors = _sources(stored, form)
+        return cls(directory, config, text_tensors(config, tensors), stored, form)
 
     def load(
         self,
@@ -100,77 +81,43 @@ class Checkpoint:
         Raises:
             ConfigError: the tensor is missing, or smaller than the rows and columns
         """
-        part = self._mapped(name, rows, columns)
-        if self.block is not None and self.tensors[name].dtype == FP8:
-            part = self._unscaled(name, part, rows, columns, self.block)
-        # A mapped tensor would change with the file while it is served.
-        return part.to(dtype, copy=True)
+        import torch
 
-    def _unscaled(
-        self,
-        name: str,
-        part: "torch.Tensor",
-        rows: Interval | None,
-        columns: Interval | None,
-        block: Block,
-    ) -> "torch.Tensor":
-        here = [
-            cut or Interval(0, size)
-            for cut, size in zip((rows, columns), self.tensors[name].shape, strict=True)
-        ]
-        blocks = [
-            Interval(cut.start // size, -(-cut.end // size))
-            for cut, size in zip(here, block, strict=True)
-        ]
-        scales = self._mapped(scale_name(name), *blocks)
-        return dequantised(
-            part, scales, block, first=(here[0].start % block[0], here[1].start % block[1])
-        )
-
-    def _mapped(
-        self, name: str, rows: Interval | None = None, columns: Interval | None = None
-    ) -> "torch.Tensor":
-        stored = self.tensors.get(name)
-        if stored is None:
+        source = self.tensors.get(name)
+        if source is None:
             raise ConfigError(
                 f"{self.directory} has no tensor {name!r}, which its architecture needs"
             )
         cuts = [c for c in (rows, columns) if c is not None]
         if any(
             c.end > size
-            for c, size in zip((rows, columns), stored.shape, strict=False)
+            for c, size in zip((rows, columns), source.shape, strict=False)
             if c is not None
         ):
             raise ConfigError(
-                f"{stored.file}: tensor {name!r} has shape {stored.shape}; the "
+                f"{source.file}: tensor {name!r} has shape {source.shape}; the "
                 f"config asks for {cuts} of it"
             )
-        try:
-            with safe_open(stored.file, framework="pt") as file:
-                if not cuts:
-                    tensor: torch.Tensor = file.get_tensor(name)
-                    return tensor
-                wanted = [
-                    slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)
-                ]
-                part: torch.Tensor = file.get_slice(name)[tuple(wanted[: len(stored.shape)])]
-                return part
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
+        part = source.load(_Reader(), rows, columns)
+        # A copy: a mapped tensor would change with the file while it is served.
+        return torch.empty(part.shape, dtype=dtype).copy_(part)
 
     def identity(self, served_dtype: str) -> str:
         """Return the weights identity, in hex; it is the same on every rank of every layout.
 
         It is BLAKE2b over (name, stored dtype, shape, 16 spread 4-KB samples) of every tensor in
-        order of name, and the served dtype.
+        order of name, and the served dtype; of quantised weights also their format, because equal
+        bytes may mean different weights.
         """
         import torch
 
-        digest = blake2b(served_dtype.encode(), digest_size=32)
-        for name in sorted(self.tensors):
-            stored = self.tensors[name]
+        read, digest = _Reader(), blake2b(served_dtype.encode(), digest_size=32)
+        if self._form is not None:
+            digest.update(type(self._form).__name__.encode() + msgspec.json.encode(self._form))
+        for name in sorted(self._stored):
+            stored = self._stored[name]
             digest.update(f"\0{name}\0{stored.dtype}\0{stored.shape}\0".encode())
-            raw = self._mapped(name).reshape(-1).view(torch.uint8).numpy()
+            raw = read(stored).reshape(-1).view(torch.uint8).numpy()
             last = max(0, raw.size - SAMPLE_BYTES)
             for i in range(SAMPLES):
                 at = last * i // (SAMPLES - 1)
@@ -178,19 +125,37 @@ class Checkpoint:
         return digest.hexdigest()
 
 
-def _quantised(directory: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the quantisation method (awq, gptq, fp8, ...) of a checkpoint, or None.
+class _Reader:
+    """Implements ReadStored. It opens each file once, because that parses all of its header."""
 
-    It is read from transformers' config, or from ModelOpt's.
-    """
-    if found := config.get("quantization_config") or config.get("compression_config"):
-        method = found.get("quant_method") if isinstance(found, dict) else found
-        return str(method or "an unknown method")
-    if (directory / MODELOPT).is_file():
-        found = _read_json(directory / MODELOPT).get("quantization")
-        method = found.get("quant_algo") if isinstance(found, dict) else None
-        return f"modelopt ({method or 'unknown'})"
-    return None
+    def __init__(self) -> None:
+        self._files: dict[Path, Any] = {}
+
+    def __call__(
+        self, stored: Stored, rows: Interval | None = None, columns: Interval | None = None
+    ) -> "torch.Tensor":
+        try:
+            file = self._files.get(stored.file)
+            if file is None:
+                file = self._files[stored.file] = safe_open(stored.file, framework="pt")
+            if rows is None and columns is None:
+                tensor: torch.Tensor = file.get_tensor(stored.name)
+                return tensor
+            wanted = [slice(None) if c is None else slice(c.start, c.end) for c in (rows, columns)]
+            part: torch.Tensor = file.get_slice(stored.name)[tuple(wanted[: len(stored.shape)])]
+            return part
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{stored.file} is damaged: {error}; fetch it again") from error
+
+
+def _sources(stored: Mapping[str, Stored], form: WeightFormat | None) -> dict[str, TensorSource]:
+    """Return the tensors that the stored ones make; a part of a quantised one is none itself."""
+    found: dict[str, TensorSource] = dict(stored)
+    for name, source in ({} if form is None else form.find(stored)).items():
+        for part in source.parts:
+            del found[part.name]
+        found[name] = source
+    return found
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -228,7 +193,7 @@ def _headers(path: Path) -> dict[str, Stored]:
             found = {}
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 part = file.get_slice(name)
-                found[name] = Stored(path, part.get_dtype(), tuple(part.get_shape()))
+                found[name] = Stored(name, path, part.get_dtype(), tuple(part.get_shape()))
             return found
     except (SafetensorError, OSError) as error:
         held = f"{path.stat().st_size} bytes" if path.is_file() else "no file"

@@ -14,7 +14,7 @@ from baton.core.memory.state import DType
 from baton.engine.attention.registry import CPU
 from baton.engine.cpu_ops import CpuOps
 from baton.engine.kernels.team import Team
-from baton.engine.mxfp4 import GROUP, unpack
+from baton.engine.quantization.mxfp4 import GROUP, unpack
 
 PACKED = ("gate_up_proj", "down_proj")
 
@@ -67,20 +67,18 @@ def test_logits_of_packed_experts_are_those_of_transformers(tmp_path: Path) -> N
     driver.close()
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "said"),
-    [
-        ("llama", {}, "mxfp4, not supported for Llama"),
-        ("gpt_oss", {"intermediate_size": 48}, "groups of 32"),
-    ],
-)
-def test_what_cannot_be_packed_so_is_refused(
-    tmp_path: Path, family: str, changes: dict[str, int], said: str
-) -> None:
-    path = make_tiny(tmp_path, family, **changes)
-    config = json.loads((path / "config.json").read_text()) | {
-        "quantization_config": {"quant_method": "mxfp4"}
-    }
+def test_blocks_that_do_not_fit_the_config_are_refused(tmp_path: Path) -> None:
+    path = pack(make_tiny(tmp_path, "gpt_oss"))
+    config = json.loads((path / "config.json").read_text()) | {"intermediate_size": 48}
     (path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"experts\.gate_up_proj' has shape \[8, 64, 64\]"):
         Driver(path, CpuOps(DType.F32, Team(1)), CPU)
+
+
+def test_scales_that_are_missing_are_named(tmp_path: Path) -> None:
+    file = pack(make_tiny(tmp_path, "gpt_oss")) / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.experts.down_proj_scales"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.experts\.down_proj_scales"):
+        Driver(tmp_path, CpuOps(DType.F32, Team(1)), CPU)

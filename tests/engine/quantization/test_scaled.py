@@ -17,7 +17,6 @@ from tests.tiny import make_tiny
 from baton.core.errors import ConfigError
 from baton.core.memory.state import DType, Interval
 from baton.engine.checkpoint import Checkpoint
-from baton.engine.fp8 import scale_name
 
 FP8 = torch.float8_e4m3fn
 BLOCK = (16, 8)  # neither divides every shape of the tiny model, nor a rank's part of it
@@ -50,7 +49,7 @@ def rewrite(path: Path, block: tuple[int, int] = BLOCK) -> Path:
     meant, stored = dict(tensors), dict(tensors)
     for name, weight in tensors.items():
         if "layers." in name and weight.dim() == 2 and "mlp.gate." not in name:
-            stored[name], stored[scale_name(name)], meant[name] = quantised(weight, block)
+            stored[name], stored[f"{name}_scale_inv"], meant[name] = quantised(weight, block)
     twin = path.parent / "meant"
     twin.mkdir()
     for file in path.iterdir():
