@@ -1,0 +1,1 @@
+"""Kernels for pools in the memory of CUDA devices, written in Triton."""
