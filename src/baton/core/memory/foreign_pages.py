@@ -1,0 +1,55 @@
+"""The ledger of a worker whose pages another engine gives out: it notes which pages each room has,
+and nothing else. Several rooms may have the same page, as the engine has a prefix cache of its own.
+"""
+
+from collections.abc import Mapping
+
+from baton.core.errors import Bug
+from baton.core.ids import GroupName, Key, Page
+from baton.core.memory.pages import Ledger, PageState
+
+
+class ForeignLedger(Ledger):
+    """The pages of all groups, by room. Its own pools are never touched."""
+
+    def adopt(
+        self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]], state: PageState
+    ) -> None:
+        """Append pages to a room's lists.
+
+        Raises:
+            Bug: a page is outside its pool
+        """
+        held = self._held.setdefault(key, dict.fromkeys(self.pools, ()))
+        self._begins.setdefault(key, dict.fromkeys(self.pools, 0))
+        for g, more in pages.items():
+            if outside := [p for p in more if not 0 <= p < self.pools[g].total]:
+                raise Bug(
+                    f"pages {outside[:4]} of group {g} are outside a pool of {self.pools[g].total}"
+                )
+            held[g] = held[g] + more
+        self._state[key] = state
+
+    def condemn(self, key: Key, at: int) -> set[Key]:
+        """The page `at` of the room's lists is damaged. Returns the rooms that have one of the
+        pages at that place."""
+        damaged = {(g, pages[at]) for g, pages in self._held[key].items() if at < len(pages)}
+        return {
+            other
+            for other, held in self._held.items()
+            if any(page in held[g] for g, page in damaged)
+        }
+
+    def give_back(self, key: Key) -> None:
+        """Forget the room's pages."""
+        for table in (self._state, self._begins, self._held):
+            table.pop(key, None)
+
+    def audit(self) -> None:
+        """Check that a state is known for each room with pages.
+
+        Raises:
+            Bug: it is not
+        """
+        if self._held.keys() != self._state.keys():
+            raise Bug(f"rooms with pages {set(self._held)}, with a state {set(self._state)}")

@@ -1,0 +1,170 @@
+"""Prefill as a guest: prompts that another engine computes, offered as they grow.
+
+    QUEUED ──pages──▶ COMPUTING ──step──▶ its final blocks are sealed and offered
+                          └──all computed, and the engine has drawn the first token──▶ OFFERED
+
+Blocks that the engine had cached are sealed by the first step. The engine ends the request with its
+first token; its pages stay until decode has read them.
+
+The request comes over HTTP and the ticket over a session, so the engine may be faster than the
+ticket. What it does until then waits here, for a bounded time.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from baton.core.agreement import RowOrder
+from baton.core.effects import Notice
+from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
+from baton.core.handoff.birth_sums import add_sums
+from baton.core.ids import BlockIndex, Key, Micros, Rank, TokenIndex
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.pages import PageState
+from baton.core.messages import Drawn, FailCode
+from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.guest import adopt, tell
+from baton.core.scheduler.offering import Offering
+from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.stage import Stage
+from baton.core.scheduler.worker import Worker
+
+OPEN = (RoomState.COMPUTING, RoomState.OFFERED)
+EARLY = Micros(1_000_000)  # how long a request waits for its ticket
+OneEvent = GuestAllocated | GuestFinished | tuple[int, int]  # of one request; positions computed
+
+
+class GuestPrefillRoom(PrefillRoom):
+    """A prompt that the engine computes."""
+
+    alone = False  # the engine composes its steps by itself
+
+
+class GuestComputing(Stage[PrefillRoom]):
+    """The prompts of one worker, as far as the engine has computed them."""
+
+    def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
+        super().__init__(worker)
+        self._offering = offering
+        self._early: dict[Key, tuple[Micros, list[OneEvent]]] = {}  # until when, and what
+        self._first: dict[Key, Drawn] = {}  # the first tokens of prompts that are not yet sealed
+        # requests that have ended in the engine, which keeps their pages
+        self._kept: set[Key] = set()
+
+    def kept(self) -> dict[str, Sequence[Any]]:
+        return {
+            "ended requests": sorted(self._kept),
+            "first tokens": sorted(self._first),
+            "early requests": sorted(self._early),
+        }
+
+    def guest(self, event: GuestEvent) -> None:
+        if isinstance(event, GuestScheduled):
+            for key, positions in event.rows.items():
+                self._take(key, positions)
+        else:
+            self._take(event.key, event)
+
+    def _take(self, key: Key, event: OneEvent) -> None:
+        """Take what the engine has done with one request."""
+        room = self.worker.find(key)
+        if room is None and not self.worker.epochs.passed(key):
+            until = Micros(self.worker.now + EARLY)
+            self._early.setdefault(key, (until, []))[1].append(event)
+            return
+        match event:
+            case GuestAllocated():
+                self._allocated(room, event)
+            case GuestFinished():
+                self._finished(room, event)
+            case (start, end):
+                self._scheduled(room, start, end)
+
+    def opened(self, room: PrefillRoom) -> None:
+        """The ticket has come: take what the engine has done before."""
+        _, events = self._early.pop(room.key, (0, []))
+        for event in events:
+            self._take(room.key, event)
+
+    def forgotten(self, room: PrefillRoom) -> None:
+        self._first.pop(room.key, None)
+        self._drop_early(room.key)
+        if room.key in self._kept:
+            self._kept.remove(room.key)
+            tell(self.worker, room.key, Notice.RELEASED)
+
+    def timer(self) -> Micros | None:
+        return min((until for until, _ in self._early.values()), default=None)
+
+    def on_timer(self) -> None:
+        """Give up requests whose ticket has not come."""
+        for key in [k for k, (until, _) in self._early.items() if until <= self.worker.now]:
+            self._drop_early(key)
+
+    def _drop_early(self, key: Key) -> None:
+        _, events = self._early.pop(key, (0, []))
+        if any(isinstance(event, GuestFinished) for event in events):
+            tell(self.worker, key, Notice.RELEASED)
+
+    def _allocated(self, room: PrefillRoom | None, event: GuestAllocated) -> None:
+        if room is None or room.state not in (RoomState.QUEUED, *OPEN):
+            return
+        adopt(self.worker, room, event, PageState.COMPUTING)
+        if room.state is RoomState.QUEUED:
+            room.hit = event.hit
+            self.worker.see(room, Saw.HELD)
+            self._offering.admitted(room, ())
+
+    def _scheduled(self, room: PrefillRoom | None, start: int, end: int) -> None:
+        if room is None or room.state is not RoomState.COMPUTING:
+            return
+        if start != (room.ordered or room.hit):
+            why = f"the engine computes from position {start} on, not from {room.ordered}"
+            self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+            return
+        self.worker.add_row(room, self._row(room, start, min(end, room.length)))
+        room.ordered = min(end, room.length)
+
+    def _row(self, room: PrefillRoom, start: int, end: int) -> RowOrder:
+        table = self.worker.state_table
+        first = start if room.ordered else 0  # what was cached is sealed with the first chunk
+        final = final_blocks(table, start=first, end=end, length=room.length)
+        return RowOrder(
+            key=room.key,
+            start=start,
+            tokens=room.context[start:end],
+            final={g: (BlockIndex(a), BlockIndex(b)) for g, (a, b) in final.items()},
+            valid=end,
+            sampling=None,
+            index=TokenIndex(len(room.ticket.said)),
+        )
+
+    def rows_ended(self, batch: Sequence[tuple[PrefillRoom, RowOrder]], ranks: Outcomes) -> None:
+        for i, (room, row) in enumerate(batch):
+            if room.state is not RoomState.COMPUTING:
+                continue  # it has ended meanwhile
+            room.done, room.progress = row.valid, self.worker.now
+            sums = {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}
+            add_sums(room.sums, sums, self.worker.placements)
+            self._offering.offer(room, row.final)
+            self._complete(room)
+
+    def _finished(self, room: PrefillRoom | None, event: GuestFinished) -> None:
+        if room is None:
+            tell(self.worker, event.key, Notice.RELEASED)
+            return
+        self._kept.add(room.key)
+        if room.state is RoomState.COMPUTING and event.drawn is not None:
+            self._first[room.key] = event.drawn
+            self._complete(room)
+        elif event.preempted and room.state is not RoomState.ENDING:
+            why = "the engine has taken its pages back for other requests"
+            self.worker.fail(room, FailCode.OVERLOADED, why, retry=True)
+        elif room.state is not RoomState.ENDING:
+            why = "the engine has ended the request before its prompt was computed"
+            self.worker.fail(room, FailCode.COMPUTE_FAILED, why, retry=True)
+
+    def _complete(self, room: PrefillRoom) -> None:
+        """Offer the record, if the whole prompt is computed and the first token is known."""
+        if room.done == room.length and room.key in self._first:
+            self._offering.complete(room, self._first.pop(room.key), {})

@@ -1,0 +1,168 @@
+"""Implements ports.engine for a rank whose engine is vLLM: vLLM computes, this seals.
+
+    leader's plan ──submit──▶ waits ──vLLM has computed its rows──▶ a thread hashes ──BatchDone──▶ pump
+
+A batch is what a step of vLLM computes of prompts that are handed over. It ends when vLLM has said
+so for each of its rows, and its blocks are sealed.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton.core.errors import Bug
+from baton.core.ids import GroupName, Key
+from baton.core.memory.state import Placement
+from baton.core.messages import Grammar
+from baton.core.rank.watchdog import WorkKind
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.ports.fabric import Pool
+
+Sums = Callable[
+    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
+    NDArray[np.uint64],
+]
+
+
+class GuestEngine:
+    """Seals what vLLM computes.
+
+    Args:
+        pools: the memory of every group, which vLLM has allocated
+        arrays: the same memory, uint8
+        pages: number of blocks of every group
+        wake: called from the thread when `poll` has something
+    """
+
+    def __init__(
+        self,
+        *,
+        pools: Mapping[GroupName, Pool],
+        arrays: Mapping[GroupName, NDArray[np.uint8]],
+        pages: Mapping[GroupName, int],
+        placement: Placement,
+        block_sums: Sums,
+        identity: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._pools, self._arrays, self._pages = pools, arrays, dict(pages)
+        self._placement, self._sums, self._identity = placement, block_sums, identity
+        self._wake = wake
+        self._change = threading.Condition()
+        self._batches: deque[Batch] = deque()
+        self._digests: deque[DigestOrder] = deque()
+        self._computed: dict[Key, int] = {}  # positions, as vLLM says
+        self._ends: list[BatchDone | DigestDone] = []
+        self._done = dict.fromkeys((WorkKind.STEP, WorkKind.DIGEST), 0)
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="baton-seal", daemon=True)
+        self._thread.start()
+
+    @property
+    def pools(self) -> Mapping[GroupName, Pool]:
+        return self._pools
+
+    @property
+    def pool_pages(self) -> Mapping[GroupName, int]:
+        return self._pages
+
+    @property
+    def progress(self) -> Mapping[WorkKind, int]:
+        return MappingProxyType(self._done)
+
+    # ---- vLLM's thread --------------------------------------------------------------------------
+
+    def computed(self, rows: Mapping[Key, int]) -> None:
+        """vLLM has computed these requests up to these positions, and the pools have the result."""
+        with self._change:
+            for key, end in rows.items():
+                self._computed[key] = max(end, self._computed.get(key, 0))
+            self._change.notify()
+
+    def forget(self, key: Key) -> None:
+        """vLLM computes no more of a request."""
+        with self._change:
+            self._computed.pop(key, None)
+
+    # ---- the pump's thread ----------------------------------------------------------------------
+
+    def submit(self, batch: Batch) -> None:
+        with self._change:
+            self._batches.append(batch)
+            self._change.notify()
+
+    def digest(self, order: DigestOrder) -> None:
+        with self._change:
+            self._digests.append(order)
+            self._change.notify()
+
+    def poll(self) -> list[BatchDone | DigestDone]:
+        with self._change:
+            ends, self._ends = self._ends, []
+        return ends
+
+    def constrain(self, key: Key, grammar: Grammar) -> None:
+        """Do nothing: vLLM draws by grammars of its own."""
+
+    def release(self, key: Key) -> None:
+        """Do nothing."""
+
+    def clear(self, group: GroupName) -> None:
+        raise Bug("the pools belong to vLLM, and cannot be cleared")
+
+    def close(self) -> None:
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        self._thread.join()
+
+    # ---- the sealing thread ---------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            kind = WorkKind.STEP if isinstance(job, Batch) else WorkKind.DIGEST
+            end = self._seal(job) if isinstance(job, Batch) else self._hash(job)
+            with self._change:
+                self._ends.append(end)
+                self._done[kind] += 1
+            self._wake()
+
+    def _next(self) -> Batch | DigestOrder | None:
+        """Return the next thing to hash; None when closed."""
+        with self._change:
+            while not self._closed:
+                if self._digests:
+                    return self._digests.popleft()
+                if self._batches and self._is_computed(self._batches[0]):
+                    return self._batches.popleft()
+                self._change.wait()
+        return None
+
+    def _is_computed(self, batch: Batch) -> bool:
+        return all(self._computed.get(row.key, 0) >= row.valid for row in batch.rows)
+
+    def _seal(self, batch: Batch) -> BatchDone:
+        return BatchDone(batch.seq, tuple(self._sealed(row) for row in batch.rows))
+
+    def _sealed(self, row: Row) -> RowDone:
+        sums = {}
+        for group, (start, past) in row.final.items():
+            begins = row.begins.get(group, 0)
+            slots = row.pages[group][start - begins : past - begins].astype(np.int64)
+            numbers = np.arange(start, past, dtype=np.int64)
+            sums[group] = self._block_sums(group, slots, numbers)
+        return RowDone(row.key, None, sums)
+
+    def _hash(self, order: DigestOrder) -> DigestDone:
+        return DigestDone(order.job, self._block_sums(order.group, order.slots, order.numbers))
+
+    def _block_sums(
+        self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        return self._sums(
+            self._arrays[group], self._placement, group, slots, numbers, self._identity
+        )

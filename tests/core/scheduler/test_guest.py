@@ -1,0 +1,221 @@
+"""Guest roles: another engine gives out pages and computes; what is handed over is what it has
+computed, and nothing stays behind."""
+
+import pytest
+from tests.core.build import KV, key, submit, ticket
+from tests.core.guest_world import GuestWorld
+from tests.core.world import expected
+
+from baton.core.door import Fail, Finish
+from baton.core.effects import Notice, TellEngine
+from baton.core.events import GuestAllocated
+from baton.core.ids import Boot, Page
+from baton.core.messages import Failed, Offer, Ticket
+from baton.core.work import ReadOutcome
+
+P, D = Boot(2), Boot(3)
+PROMPT = tuple(range(1, 12))  # two whole blocks and three positions
+
+
+def worlds(**prefill) -> GuestWorld:
+    world = GuestWorld()
+    world.add_guest("prefill", P, **prefill)
+    world.add_guest("decode", D)
+    world.run()
+    return world
+
+
+def failures(world: GuestWorld) -> list[str]:
+    return [m.detail for _, _, m in world.log if isinstance(m, Failed)]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 8, 64])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 11])
+def test_tokens_are_right_whatever_the_chunks(chunk: int, length: int) -> None:
+    world = worlds(chunk=chunk)
+    world.submit(submit(1, PROMPT[:length]))
+    world.run()
+    assert world.tokens() == expected(PROMPT[:length], 4)
+    assert failures(world) == []
+    assert world.at_rest
+
+
+def test_blocks_are_offered_while_later_ones_are_computed() -> None:
+    world = worlds(chunk=4)
+    world.submit(submit(1, PROMPT))
+    world.run()
+    offers = [m for _, _, m in world.log if isinstance(m, Offer)]
+    assert [sorted((r.start, r.end) for r in o.runs.values()) for o in offers] == [
+        *([], [(0, 1)], [(1, 2)], [(2, 3)], [])
+    ]
+    assert [o.record is not None for o in offers] == [False] * 4 + [True]
+
+
+def test_what_the_engine_had_cached_is_sealed_and_offered_too() -> None:
+    world = worlds(chunk=4)
+    for number in (1, 2):
+        world.submit(submit(number, PROMPT))
+        world.run()
+    assert world.tokens(1) == world.tokens(2) == expected(PROMPT, 4)
+    second = [
+        m for _, _, m in world.log if isinstance(m, Offer) and m.key.room == key(2).room and m.runs
+    ]
+    assert (second[0].runs[KV].start, second[0].runs[KV].end) == (0, 3)
+    assert world.at_rest
+
+
+def test_many_requests_share_few_pages_and_nothing_is_lost() -> None:
+    world = GuestWorld()
+    world.add_guest("prefill", P, pages=7, chunk=3)
+    world.add_guest("decode", D, pages=9)
+    world.run()
+    prompts = {n: tuple(range(n, n + 5 + n % 7)) for n in range(1, 13)}
+    for number, prompt in prompts.items():
+        world.submit(submit(number, prompt))
+    world.advance(20_000)
+    assert {n: world.tokens(n) for n in prompts} == {n: expected(p, 4) for n, p in prompts.items()}
+    assert set(failures(world)) <= {"the engine has taken its pages back for other requests"}
+    assert world.at_rest
+
+
+@pytest.mark.parametrize("after", range(0, 60, 1))
+def test_a_client_that_leaves_at_any_moment_leaves_nothing_behind(after: int) -> None:
+    world = worlds(chunk=3)
+    world.submit(submit(1, PROMPT))
+    for _ in range(after):
+        world.step()
+    world.cancel(1)
+    world.run()
+    assert world.at_rest
+    world.submit(submit(2, PROMPT))
+    world.run()
+    assert world.tokens(2) == expected(PROMPT, 4)
+    assert world.at_rest
+
+
+@pytest.mark.parametrize("steps", range(2, 14))
+def test_a_prompt_whose_pages_the_engine_takes_back_is_computed_in_another_epoch(
+    steps: int,
+) -> None:
+    world = worlds(chunk=2)
+    world.submit(submit(1, PROMPT))
+    for _ in range(steps):
+        world.step()
+    preempted = world.hosts[P].preempt()
+    world.advance(5_000)
+    assert world.tokens() == expected(PROMPT, 4)
+    assert len(failures(world)) == preempted
+    assert world.at_rest
+
+
+def test_an_engine_that_gives_pages_away_too_early_is_found_out_by_the_seal() -> None:
+    """As an engine without a guest does: another request writes to the pages before decode has
+    read them."""
+    world = GuestWorld()
+    world.add_guest("prefill", P, pages=3, chunk=64, early=True)
+    world.add_guest("decode", D)
+    world.run()
+    world.freeze_reads = True
+    world.submit(submit(1, PROMPT))
+    world.run()
+    world.submit(submit(2, tuple(range(50, 61))))
+    world.run()
+    world.freeze_reads = False
+    world.advance(5_000)
+    assert failures(world), "the bytes were others"
+    for number, prompt in ((1, PROMPT), (2, tuple(range(50, 61)))):
+        assert world.tokens(number) == expected(prompt, 4) or isinstance(world.end(number), Fail)
+
+
+def test_a_torn_read_never_becomes_a_token() -> None:
+    world = worlds(chunk=64)
+    torn = []
+
+    def land(read, node) -> ReadOutcome:
+        if not torn:
+            torn.append(read)
+            node.engine.pool[read.copies[0].target[0]] ^= 1
+        return ReadOutcome.OK
+
+    world.on_landed = land
+    world.submit(submit(1, PROMPT))
+    world.run()
+    assert torn
+    assert world.tokens() == expected(PROMPT, 4)
+    assert world.at_rest
+
+
+def test_when_decode_dies_the_request_goes_on_elsewhere_and_prefill_keeps_nothing() -> None:
+    world = worlds(chunk=4)
+    world.add_guest("decode", 4)
+    world.run()
+    world.submit(submit(1, PROMPT, max_tokens=6))
+    while len(world.tokens()) < 2:
+        world.step()
+    loading = next(boot for boot in (D, Boot(4)) if world.nodes[boot].leader.worker.rooms)
+    world.lose(loading)
+    world.run()
+    assert world.tokens() == expected(PROMPT, 6)
+    assert isinstance(world.end(), Finish)
+    assert world.at_rest
+
+
+def test_when_prefill_dies_the_request_goes_on_elsewhere_and_decode_keeps_nothing() -> None:
+    world = worlds(chunk=2)
+    world.add_guest("prefill", 4, chunk=2)
+    world.run()
+    world.submit(submit(1, PROMPT))
+    while not any(isinstance(m, Offer) and m.number == 2 for _, _, m in world.log):
+        world.step()
+    computing = next(boot for boot in (P, Boot(4)) if world.nodes[boot].leader.worker.rooms)
+    world.lose(computing)
+    world.run()
+    assert world.tokens() == expected(PROMPT, 4)
+    assert world.at_rest
+
+
+def test_a_request_that_is_faster_than_its_ticket_waits_for_it() -> None:
+    world = worlds(chunk=4)
+    world.hold = lambda source, target, message: isinstance(message, Ticket) and target == P
+    world.submit(submit(1, PROMPT))
+    world.run()
+    assert world.tokens() == []
+    world.release()
+    world.run()
+    assert world.tokens() == expected(PROMPT, 4)
+    assert failures(world) == []
+    assert world.at_rest
+
+
+def test_a_request_whose_ticket_never_comes_is_released() -> None:
+    """Somebody sends a request with a room that no gateway has drawn."""
+    world = worlds()
+    host, leader = world.hosts[P], world.nodes[P].leader
+    host.begin(ticket(9, length=9))
+    world.run()
+    assert leader.kept() == {"early requests": 1}
+    world.advance(2_000)
+    assert world.at_rest
+
+
+def test_pages_for_a_room_that_decode_does_not_know_are_given_back_at_once() -> None:
+    world = worlds()
+    leader = world.nodes[D].leader
+    leader.step(GuestAllocated(key(9), {KV: (Page(1),)}, 0), world.now)
+    told = {e.notice for e in leader.effects() if isinstance(e, TellEngine)}
+    assert told == {Notice.FAILED}
+    world.run()
+    assert world.at_rest
+
+
+def test_a_step_that_leaves_out_a_part_of_the_prompt_ends_the_epoch() -> None:
+    world = worlds(chunk=4)
+    world.submit(submit(1, PROMPT))
+    host = world.hosts[P]
+    while not any(r.done for r in host.requests.values()):
+        world.step()
+    (request,) = host.requests.values()
+    request.done += 1  # it computes from one position later on
+    world.advance(5_000)
+    assert any("computes from position" in why for why in failures(world))
+    assert world.at_rest
