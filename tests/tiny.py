@@ -172,7 +172,7 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_type(config_type(**(values | overrides))).to(torch.float32)
-        _spread_vectors(model)
+        spread_vectors(model)
         with torch.no_grad():
             padding = model.get_input_embeddings().weight[PAD]
             # a row of zeros ties all scores of an index, and which of equal ones count is nobody's
@@ -185,7 +185,7 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
     return path
 
 
-def _spread_vectors(model: torch.nn.Module) -> None:
+def spread_vectors(model: torch.nn.Module) -> None:
     """Norm weights start as all ones and biases as all zeros: a loader that leaves one out would
     not be noticed."""
     with torch.no_grad():

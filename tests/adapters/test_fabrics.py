@@ -4,16 +4,26 @@ import msgspec
 import pytest
 
 from baton.adapters import nixl_agent
-from baton.adapters.fabrics import FABRICS, FabricEntry, available, build, near
+from baton.adapters.fabrics import (
+    FABRICS,
+    FabricEntry,
+    available,
+    build,
+    keep_reaching,
+    near,
+    on_devices,
+)
 from baton.adapters.shm_door import Host, this_host
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, Micros
+from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 from baton.ports.fabric import Capabilities
 
 LOCAL = Capabilities(
     1, 1, same_host_only=True, device_memory=False, ended_means_quiet=True, reads_read_only=True
 )
 WIDE = msgspec.structs.replace(LOCAL, same_host_only=False)
+ABLE = {"shm": LOCAL, "nixl": msgspec.structs.replace(WIDE, device_memory=True), "tcp": WIDE}
 
 
 class StoppedClock:
@@ -23,12 +33,42 @@ class StoppedClock:
 
 class StubFabric:
     def __init__(self, capabilities: Capabilities) -> None:
-        self.capabilities = capabilities
+        self.capabilities, self.closed = capabilities, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class StubPool:
+    def __init__(self, memory: MemoryKind) -> None:
+        self.memory = memory
 
 
 def test_fabrics_that_stay_on_their_host_say_which_one_it_is() -> None:
     ours: Any = {"nixl": StubFabric(WIDE), "shm": StubFabric(LOCAL)}
     assert near(ours) == {"shm": this_host().place}
+
+
+@pytest.mark.parametrize(
+    ("memory", "names", "kept"),
+    [
+        (HOST, "shm nixl tcp", ["shm", "nixl", "tcp"]),
+        (CudaMemory(0), "shm nixl tcp", ["nixl"]),
+        (CudaMemory(0), "tcp", ["tcp"]),  # `expose` says what is wrong with it
+    ],
+)
+def test_fabrics_that_do_not_reach_the_pools_are_closed(
+    memory: MemoryKind, names: str, kept: list[str]
+) -> None:
+    made: Any = {name: StubFabric(ABLE[name]) for name in names.split()}
+    pools: Any = {"full": StubPool(memory)}
+    assert list(keep_reaching(made, pools)) == kept
+    assert [name for name in made if not made[name].closed] == kept
+
+
+def test_fabrics_that_reach_devices_are_published() -> None:
+    made: Any = {name: StubFabric(able) for name, able in ABLE.items()}
+    assert on_devices(made) == ("nixl",)
 
 
 def test_one_host_means_same_kernel_namespaces_and_user() -> None:

@@ -62,8 +62,8 @@ WORKER: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "no architecture": (config(architectures=None, model_type="odd"), ["odd", "LlamaForCausalLM"]),
     "quantised": (
-        config(quantization_config={"quant_method": "awq", "bits": 4}),
-        ["awq", "bfloat16"],
+        config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        ["bitsandbytes", "bfloat16", "awq", "gptq", "fp8"],
     ),
     "no config": (remove("config.json"), ["config.json"]),
     "config cut short": (cut("config.json", 40), ["config.json"]),

@@ -67,7 +67,7 @@ CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
     "mute": ({}, untouched),  # without a tokenizer
     "mamba": ({"architectures": ["MambaForCausalLM"]}, untouched),
     "hot": ({}, untouched),  # with a generation_config.json that cannot be
-    "awq": ({"quantization_config": {"quant_method": "awq"}}, untouched),
+    "bnb": ({"quantization_config": {"quant_method": "bitsandbytes"}}, untouched),
     "cut": ({}, lambda weights: weights[:1000]),
     "bad": ({}, lambda weights: weights[:8] + b"\xff" * 40 + weights[48:]),
     "none": ({}, lambda weights: b""),
@@ -89,7 +89,7 @@ STARTS: dict[str, Start] = {
         ("MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"),
         quick=False,
     ),
-    "quantised": Start(("serve", "awq"), ("quantised with awq", "bfloat16", "GGUF")),
+    "quantised": Start(("serve", "bnb"), ("quantised with bitsandbytes", "bfloat16", "GGUF")),
     "truncated weights": Start(
         ("serve", "cut"), ("cut/model.safetensors", "1000 bytes", "damaged", "fetch it again")
     ),
@@ -146,6 +146,16 @@ STARTS: dict[str, Start] = {
     "override beyond its limit": Start(
         (*SERVE, '--override-generation-config={"temperature": -1}'),
         ("temperature = -1", "greater than or equal to 0"),
+    ),
+    "a certificate that is not there": Start(
+        (*SERVE, "--ssl-certfile=/no/cert.pem"),
+        ("--ssl-certfile /no/cert.pem", "No such file", "PEM"),
+    ),
+    "a key without its certificate": Start(
+        (*GATEWAY, "--ssl-keyfile=a.toml"), ("--ssl-keyfile", "a.toml", "--ssl-certfile")
+    ),
+    "origins that are no list": Start(
+        (*SERVE, "--allowed-origins=https://a"), ("--allowed-origins https://a", "JSON list")
     ),
     "folder without a generation config": Start(
         (*SERVE, "--generation-config=mute"), ("mute", "auto, vllm, or a folder")

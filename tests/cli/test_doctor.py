@@ -2,6 +2,7 @@
 
 import json
 import resource
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,9 @@ from baton.cli.doctor.finding import State
 from baton.cli.doctor.network import interfaces, other_hosts, rdma_devices
 from baton.cli.doctor.probe import ProbeResult, Tried
 from baton.cli.main import run
+from baton.core.errors import ConfigError
+from baton.core.memory.kinds import CudaMemory
+from baton.ports.fabric_settings import FabricSettings
 
 WELL = Tried(ProbeResult(gbytes_s=20.0, small_us=100.0))
 NOWHERE = resource.RLIM_INFINITY
@@ -207,3 +211,61 @@ def test_a_port_in_use(free_port):
     assert listening(free_port).state is State.OK
     with socket.create_server(("127.0.0.1", free_port)):
         assert listening(free_port).state is State.WARNING
+
+
+@pytest.mark.parametrize(
+    ("transport", "why", "state", "words"),
+    [
+        ("cuda_ipc/cuda", "", State.OK, ["cuda_ipc works: 20.0 GB/s from cuda:0 into cuda:1"]),
+        (
+            "tcp/eth0",
+            "",
+            State.WARNING,
+            ["cuda_ipc does not work here: 20.0 GB/s", "over tcp/eth0"],
+        ),
+        ("", "", State.WARNING, ["cuda_ipc does not work", "an unnamed transport"]),
+        ("", "NIXL_ERR_BACKEND", State.WARNING, ["from cuda:0 into cuda:1 fail: NIXL_ERR_BACKEND"]),
+    ],
+)
+def test_of_reads_between_devices(monkeypatch, transport, why, state, words):
+    tries = []
+
+    def attempt(kind, settings, *, source_memory, reader_memory):
+        tries.append((kind, source_memory, reader_memory))
+        return Tried(ProbeResult(why=why, gbytes_s=20.0, small_us=10.0), transport)
+
+    monkeypatch.setattr(fabrics, "attempt", attempt)
+    load = lambda: SimpleNamespace(device_count=2)  # noqa: E731
+    finding = fabrics.devices(FabricSettings(), why_not="", load=load)
+    assert tries == [("nixl", CudaMemory(0), CudaMemory(1))]
+    assert finding.state is state
+    assert [word for word in words if word not in finding.said] == []
+    assert (finding.remedy == "") == (state is State.OK)
+
+
+def test_one_device_reads_from_itself(monkeypatch):
+    monkeypatch.setattr(fabrics, "attempt", lambda *_, **__: Tried(WELL.found, "cuda_ipc/cuda"))
+    load = lambda: SimpleNamespace(device_count=1)  # noqa: E731
+    finding = fabrics.devices(FabricSettings(), why_not="", load=load)
+    assert "from cuda:0 into cuda:0" in finding.said
+
+
+def test_devices_that_nothing_reads_are_counted():
+    load = lambda: SimpleNamespace(device_count=3)  # noqa: E731
+    finding = fabrics.devices(FabricSettings(), why_not="not installed: pip install x", load=load)
+    assert (finding.state, finding.remedy) == (State.OK, "pip install x")
+    assert "3 devices, not tried, because nixl is not installed" in finding.said
+
+
+def test_a_machine_without_cuda_says_so_in_one_line():
+    def load():
+        raise ConfigError("CUDA: no driver on this machine: libcuda.so.1")
+
+    finding = fabrics.devices(FabricSettings(), why_not="", load=load)
+    assert (finding.state, finding.remedy) == (State.OK, "")
+    assert finding.said.startswith("none here, pools are host memory (no driver on this machine")
+
+
+def test_a_trial_over_memory_that_is_not_there_says_why():
+    found = attempt("shm", source_memory=CudaMemory(0)).found
+    assert "CUDA: " in found.why

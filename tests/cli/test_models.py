@@ -3,6 +3,7 @@ call, which tests replace."""
 
 import json
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import huggingface_hub
@@ -14,6 +15,7 @@ from baton.cli import serve
 from baton.cli.main import run
 from baton.engine import hub
 from baton.engine.models import FAMILIES
+from baton.vocabulary.load import READERS
 
 ID = "relay/tiny"
 
@@ -65,6 +67,8 @@ def test_the_list_names_every_architecture(capsys):
     assert [row["architectures"] for row in found["families"]] == [
         list(family.architectures) for family in FAMILIES
     ]
+    assert found["tokenizer_files"] == ["tokenizer.json", "tiktoken.model", "tekken.json"]
+    assert "tokenizer.json, tiktoken.model, tekken.json" in table
     full = {
         "group": "full",
         "unit": "page",
@@ -165,6 +169,11 @@ def test_why_a_model_cannot_be_fetched_is_one_line(cache, monkeypatch, capsys, e
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     refused(["models", "pull", ID], words, capsys)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_file_that_may_hold_the_vocabulary_is_fetched(name):
+    assert any(fnmatch(name, pattern) for pattern in hub.WANTED)
 
 
 def test_a_worker_fetches_nothing(cache, capsys):

@@ -8,7 +8,16 @@ import pytest
 from baton.cli import narrate
 from baton.cli.narrate import Narrator, Steps, greeting
 from baton.shell.gateway_settings import GatewaySettings
-from baton.shell.supervisor import Died, GaveUp, LineWritten, NotReady, Ready, Started, Stopping
+from baton.shell.supervisor import (
+    Died,
+    GaveUp,
+    Killed,
+    LineWritten,
+    NotReady,
+    Ready,
+    Started,
+    Stopping,
+)
 
 FRONT = GatewaySettings(
     host="0.0.0.0",
@@ -39,6 +48,13 @@ def test_a_quick_start_says_only_that_it_is_ready(clock, capsys):
     out, err = capsys.readouterr()
     assert out == "Ready after 0.8 s: hello [x]\n"
     assert err == ""
+
+
+def test_a_program_that_had_to_be_killed_is_named(clock, capsys):
+    Narrator("", warning=None)(Killed("decode-0", 4.52))
+    assert capsys.readouterr().err == (
+        "baton: decode-0 did not end within 4.5 s of SIGTERM; it is killed\n"
+    )
 
 
 def test_a_slow_start_says_what_it_does_once_and_again_now_and_then(clock, capsys):

@@ -45,6 +45,18 @@ def test_pages_tokens_and_requests_follow_from_the_sizes_of_the_model(
     assert few["fits"] == {"512": 3, "600": 3}
 
 
+def test_the_text_model_inside_a_multimodal_one_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_tiny(tmp_path / "m", "gemma3", num_hidden_layers=4)
+    plain = said(capsys, str(path), "--kv-memory", "8MiB")
+    file = path / "config.json"
+    text = json.loads(file.read_text())
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}
+    file.write_text(json.dumps({**config, "text_config": text, "dtype": text.pop("dtype")}))
+    assert said(capsys, str(path), "--kv-memory", "8MiB") == plain
+
+
 def test_windows_take_no_more_than_rooms_can_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from baton.cli.ports import free_port as choose_port
 from baton.cli.ports import readiness_of, url_of
 from baton.core.errors import ConfigError
+from baton.shell.gateway_settings import TlsSettings
 
 
 def test_a_port_in_use_is_refused():
@@ -24,6 +25,9 @@ def test_port_zero_takes_a_free_one():
     assert choose_port("127.0.0.1", choose_port("127.0.0.1", 0)) > 0
 
 
+NO_TLS = TlsSettings()
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [
@@ -34,7 +38,11 @@ def test_port_zero_takes_a_free_one():
     ],
 )
 def test_urls(host, url):
-    assert url_of(host, 9) == url
+    assert url_of(host, 9, tls=NO_TLS) == url
+
+
+def test_urls_with_a_certificate():
+    assert url_of("::", 9, tls=TlsSettings(ssl_certfile="x")) == "https://[::1]:9"
 
 
 @pytest.fixture
@@ -73,11 +81,11 @@ def answering():
 def test_the_probe_tells_what_is_missing(answering, status, body, waits_for):
     port, answer = answering
     answer.update(status=status, body=body)
-    assert readiness_of("0.0.0.0", port)() == waits_for
+    assert readiness_of("0.0.0.0", port, tls=NO_TLS)() == waits_for
 
 
 def test_the_probe_of_nobody(free_port):
-    assert readiness_of("127.0.0.1", free_port)() == "the gateway is loading"
+    assert readiness_of("127.0.0.1", free_port, tls=NO_TLS)() == "the gateway is loading"
 
 
 def test_the_probe_of_something_else():
@@ -85,5 +93,6 @@ def test_the_probe_of_something_else():
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         assert (
-            readiness_of("127.0.0.1", mute.getsockname()[1])() == "the gateway does not answer yet"
+            readiness_of("127.0.0.1", mute.getsockname()[1], tls=NO_TLS)()
+            == "the gateway does not answer yet"
         )

@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.engine.quantization.packing import gptq, rewrite
+from tests.tiny import make_tiny
 
 from baton.cli import compose_rank
 from baton.cli.host_share import automatic
-from baton.cli.preflight import require_room
+from baton.cli.preflight import _weights, require_room
 from baton.core.errors import ConfigError
+from baton.engine.checkpoint import Checkpoint
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 
 GIB = 1 << 30
@@ -110,6 +114,18 @@ def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
     assert compose_rank.RankResources._host_bytes(rank) == 4 * GIB
     rank.settings = msgspec.structs.replace(one, role=Role.PREFILL)
     assert compose_rank.RankResources._host_bytes(rank) == 0
+
+
+def test_quantised_weights_count_as_what_they_are_served_in(tmp_path: Path) -> None:
+    """Four bits a weight in the file, two bytes in memory."""
+    make_tiny(tmp_path / "model")
+    said = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    rewrite(tmp_path / "model", gptq(), said, tmp_path / "meant")
+    worker = msgspec.structs.replace(WORKER, dtype="bfloat16")
+    plain, quantised = (
+        _weights(Checkpoint.open(tmp_path / name), [worker]) for name in ("meant", "model")
+    )
+    assert quantised == plain
 
 
 def test_torch_is_not_needed_to_look():

@@ -1,4 +1,4 @@
-"""Every fabric keeps the sentences F1 to F10 of ports/fabric.py, with real processes on the other
+"""Every fabric keeps the sentences F1 to F11 of ports/fabric.py, with real processes on the other
 side.
 
 The checks are those of `baton fabric check`: src/baton/contract.
@@ -15,10 +15,13 @@ import pytest
 
 from baton.adapters.fabrics import available, build
 from baton.adapters.memory import HostPool
+from baton.adapters.nixl_agent import UCX_PARAMS, NixlAgent, load_nixl
+from baton.adapters.reads import Region
 from baton.adapters.shm_door import call, decode_exposure
 from baton.core.errors import ConfigError
 from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.core.memory.kinds import HOST, CudaMemory
 from baton.dev.contract.checks import CHECKS, ContractCheck
 from baton.dev.contract.peer import Peer, PeerOrder, WallClock
 from baton.dev.contract.reads import (
@@ -109,15 +112,28 @@ def test_f5_the_name_of_an_shm_door_is_made_exclusively() -> None:
 
 
 def test_a_pool_without_a_memory_file_cannot_be_exposed_by_shm() -> None:
-    class DevicePool:
-        nbytes, address, fd = 4096, 1 << 32, None
+    class AnonymousPool:
+        nbytes, memory, address, fd = 4096, HOST, 1 << 32, None
 
     fabric = build("shm", Boot(next(BOOTS)), 0, wake=lambda: None, clock=WallClock())
     try:
         with pytest.raises(ConfigError, match="choose another fabric"):
-            fabric.expose({GroupName("full"): DevicePool()})
+            fabric.expose({GroupName("full"): AnonymousPool()})
     finally:
         fabric.close()
+
+
+@pytest.mark.skipif(bool(available()["nixl"]), reason=available()["nixl"])
+def test_f11_nixl_does_not_register_memory_of_the_host_as_a_device_s() -> None:
+    """Baton asks the driver before; this is what the engine itself says."""
+    agent = NixlAgent(load_nixl(), "claims", backend="UCX", params=UCX_PARAMS)
+    pool = HostPool(4096)
+    try:
+        with pytest.raises(ConfigError, match="cuda:0 cannot be registered"):
+            agent.register([Region(pool.address, pool.nbytes, CudaMemory(0))])
+    finally:
+        agent.close()
+        pool.close()
 
 
 def test_deadlines_are_durations() -> None:

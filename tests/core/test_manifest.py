@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.core.build import manifest, table
+from tests.core.build import KV, manifest, table
 
 from baton.core.errors import Mismatch
 from baton.core.ids import Boot
-from baton.core.manifest import Manifest, RankManifest, choose_fabric, require_fit
+from baton.core.manifest import Manifest, PoolView, RankManifest, choose_fabric, require_fit
+from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 
 FREE = {"role", "page_blocks", "tp", "pp", "max_model_len", "ranks"}  # may differ
 
@@ -117,3 +118,43 @@ def test_that_none_reaches_is_said_with_both_lists(
 ) -> None:
     with pytest.raises(Mismatch, match=why):
         choose_fabric(worker(*ours), worker(*theirs))
+
+
+def in_memory(manifest: Manifest, kind: MemoryKind, device_fabrics: str) -> Manifest:
+    """With a pool in this memory on the last rank; these fabrics reach devices from every rank."""
+    pools = [(), (PoolView(KV, 1, 64, kind),)]
+    ranks = tuple(
+        msgspec.structs.replace(
+            r, pools=pools[r is manifest.ranks[-1]], device_fabrics=tuple(device_fabrics.split())
+        )
+        for r in manifest.ranks
+    )
+    return msgspec.structs.replace(manifest, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "chosen"),
+    [
+        ((HOST, "nixl"), (HOST, "nixl"), "shm"),
+        ((HOST, ""), (HOST, ""), "shm"),
+        ((CudaMemory(0), "nixl"), (HOST, "nixl"), "nixl"),
+        ((HOST, "nixl"), (CudaMemory(1), "nixl"), "nixl"),
+        ((CudaMemory(0), "nixl"), (CudaMemory(0), "nixl"), "nixl"),
+        ((CudaMemory(0), "nixl tcp"), (HOST, "tcp nixl"), "tcp"),
+        ((CudaMemory(0), "nixl shm"), (HOST, "shm"), "shm"),
+    ],
+)
+def test_a_pool_on_a_device_is_read_by_a_fabric_that_reaches_devices_from_both(
+    ours: tuple[MemoryKind, str], theirs: tuple[MemoryKind, str], chosen: str
+) -> None:
+    names = "shm@a tcp nixl", "shm@a tcp nixl"
+    assert choose_fabric(in_memory(worker(*names), *ours), in_memory(worker(*names), *theirs)) == (
+        chosen
+    )
+
+
+def test_that_no_fabric_reaches_the_device_is_said_with_its_name() -> None:
+    ours = in_memory(worker("shm@a nixl tcp"), HOST, "nixl")
+    theirs = in_memory(worker("shm@a tcp", "shm@a tcp"), CudaMemory(3), "")
+    with pytest.raises(Mismatch, match=r"cuda:3, and shm, tcp cannot reach .* --fabric .* nixl"):
+        choose_fabric(ours, theirs)

@@ -2,6 +2,8 @@
 counts."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from baton.core.ids import TokenId
@@ -51,3 +53,24 @@ def test_a_new_epoch_sees_what_the_old_one_would_have_seen():
             for cut in range(done + 1)
         }
         assert views == {Past((4, 5, 9), answer[:done], (2, 8) if done < 3 else ())}
+
+
+WORDS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(WORDS, st.lists(st.integers(1, 3), max_size=6), st.integers(0, 6))
+def test_a_token_is_barred_if_it_would_complete_a_bad_word(words, answer, cut):
+    """Every next token is tried: the answer with it must end with no word. The prompt does not
+    count, though it has the same tokens."""
+    shaping = replace(OFF, bad_words=tuple(tuple(map(TokenId, w)) for w in words))
+    made = replace(make(shaping, said=answer[:cut]), prompt=tuple(map(TokenId, (1, 2, 3))))
+    found = past_of(made, drawn(*answer[cut:]))
+    bad = {t for t in (1, 2, 3) if any([*answer, t][-len(w) :] == w for w in words)}
+    assert (set() if found is None else set(found.bad)) == bad
+    assert found is None or (found.prompt, found.answer) == ((), ()), "no rank needs the history"
+
+
+def test_bad_words_and_early_ends_are_told_apart():
+    shaping = replace(OFF, bad_words=((TokenId(5), TokenId(6)),), presence_penalty=1.0)
+    assert past_of(make(shaping, min_tokens=3), drawn(5)) == Past((), (5,), (2, 8), bad=(6,))

@@ -15,7 +15,7 @@ from tests.core.build import KV, manifest, settings
 from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
-from baton.core.effects import Dial, HangUp, Issue, Send
+from baton.core.effects import Dial, HangUp, Issue, Send, TellEngine
 from baton.core.events import (
     GatewayConnected,
     MessageReceived,
@@ -30,6 +30,7 @@ from baton.core.handoff.seal import block_sums
 from baton.core.ids import Boot, Key, Micros, Rank, TokenId
 from baton.core.memory.state import Placement
 from baton.core.messages import Drawn
+from baton.core.prompt_scores import PromptScores, TokenScore, pack_scores
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import (
     CancelRead,
@@ -93,6 +94,19 @@ def expected(prompt: tuple[int, ...], count: int) -> list[int]:
     return said
 
 
+def scores(tokens: tuple[int, ...], top: int) -> PromptScores:
+    """Of all tokens but the first: no two tokens of a test have the same."""
+    each = [TokenScore(-float(t), t, tuple((t + i, -1.0 - i) for i in range(top))) for t in tokens]
+    return pack_scores(top, each[1:])
+
+
+def _score(row: Any) -> PromptScores | None:
+    if row.score is None:
+        return None
+    following = () if row.score.next is None else (row.score.next,)
+    return scores((*row.tokens, *following), row.score.top)
+
+
 class FakeEngine:
     """One rank's state as bytes; every call is answered at the next poll."""
 
@@ -129,7 +143,8 @@ class FakeEngine:
                 g: self._seal(pages, first, past, row.valid)
                 for g, (first, past) in row.final.items()
             }
-            rows.append(RowDone(row.key, self._draw(row, pages) if row.draw else None, sums))
+            drawn = self._draw(row, pages) if row.draw else None
+            rows.append(RowDone(row.key, drawn, sums, scores=_score(row)))
         self.done.append(BatchDone(batch.seq, tuple(rows)))
 
     def _draw(self, row: Any, pages: np.ndarray) -> Drawn:
@@ -373,8 +388,13 @@ class World:
                     node.leader.step(PeerConnected(effect.boot), self.now)
                 case HangUp():
                     pass
+                case TellEngine():
+                    self._tell(boot, effect)
         self._looks_right(node.leader)
         return moved
+
+    def _tell(self, boot: Boot, told: TellEngine) -> None:
+        raise AssertionError(f"worker {boot} is nobody's guest")
 
     @staticmethod
     def _looks_right(leader: Leader) -> None:

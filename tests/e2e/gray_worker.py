@@ -39,12 +39,12 @@ def main() -> None:
     TorchEngine._forward = gray  # type: ignore[method-assign, assignment]
     shape = sampler._token
 
-    def raising(values: object, of: Draw) -> int:
+    def raising(values: object, of: Draw, allowed: object) -> int:
         if of.sampling.shaping is not None and any(
             bias == RAISING_BIAS for _, bias in of.sampling.shaping.logit_bias
         ):
             raise IndexError("a simulated error of one row")
-        return shape(values, of)  # type: ignore[arg-type]
+        return shape(values, of, allowed)  # type: ignore[arg-type]
 
     sampler._token = raising  # type: ignore[assignment]
     app = typer.Typer(pretty_exceptions_enable=False)

@@ -73,7 +73,7 @@ class Process:
         self.popen.wait()
 
     def end(self) -> None:
-        """SIGTERM, and what must not be needed after ten seconds."""
+        """SIGTERM, and what must not be needed after ten seconds, nor by a supervisor."""
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
@@ -83,6 +83,8 @@ class Process:
                 raise AssertionError(
                     f"{self.name} outlived SIGTERM:\n{self.log.read_text()[-3000:]}"
                 ) from None
+            said = self.log.read_text()
+            assert "of SIGTERM; it is killed" not in said, said[-3000:]
 
 
 def by_command(name: str, arguments: list[str], log: Path) -> Process:

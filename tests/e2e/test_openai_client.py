@@ -1,5 +1,6 @@
 """A real service behind OpenAI's own client: what a user of it types on the first day."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -24,6 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Se
         tiny,
         prefill=("--kv-pages", "200"),
         decode=("--kv-pages", "200"),
+        gateway=("--tool-call-parser", "hermes"),
     ) as s:
         yield s
 
@@ -43,6 +45,35 @@ def test_models(client: OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["m"]
     with pytest.raises(openai.NotFoundError, match=r"'n'.*serves 'm'"):
         client.completions.create(model="n", prompt="a")
+
+
+def test_a_required_call_is_a_right_one_streamed_and_whole(client: OpenAI) -> None:
+    """The model's weights are random, so that it does not write one by itself."""
+    days = {"type": "integer", "enum": [1, 2, 3]}
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Bern", "Genève"]}, "days": days},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    asked = {
+        "model": "m",
+        "messages": TALK,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "seed": 1,
+    }
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    found = json.loads(call.function.arguments)
+    assert (call.function.name, set(found)) == ("f", {"city", "days"})
+    assert found["city"] in ("Bern", "Genève")
+    with client.chat.completions.stream(**asked) as stream:
+        (streamed,) = stream.get_final_completion().choices
+    assert streamed.finish_reason == "tool_calls"
+    assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
 
 
 def test_a_chat_is_the_same_streamed_and_whole(client: OpenAI) -> None:
@@ -155,7 +186,7 @@ def test_a_client_that_leaves_or_loses_patience_leaves_nothing(
     [
         ({"max_tokens": 100_000}, "max_tokens = 100000"),
         ({"prompt": [VOCABULARY]}, "320"),
-        ({"extra_body": {"guided_json": "{}"}}, "guided_json"),
+        ({"extra_body": {"guided_json": "{"}}, "guided_json"),
     ],
 )
 def test_what_cannot_be_served_is_a_typed_error_and_the_next_request_is_served(
@@ -198,6 +229,42 @@ def test_langchain_by_its_openai_path(service: Service, client: OpenAI) -> None:
     assert len(scored.response_metadata["logprobs"]["content"]) == 16
     with pytest.raises(openai.BadRequestError, match="100000"):
         model.bind(max_tokens=100_000).invoke(talk)
+
+
+def test_responses_say_what_chats_say(service: Service, client: OpenAI) -> None:
+    chat = client.chat.completions.create(model="m", messages=TALK, temperature=0, max_tokens=16)
+    asked = {"model": "m", "input": TALK, "temperature": 0, "max_output_tokens": 16}
+    whole = client.responses.create(**asked)
+    assert whole.output_text == chat.choices[0].message.content
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert whole.usage.input_tokens == chat.usage.prompt_tokens
+    events = list(client.responses.create(**asked, stream=True))
+    deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text == events[-1].response.output_text
+    assert len(deltas) > 2
+
+
+def test_langchain_by_the_responses_api(service: Service) -> None:
+    library = pytest.importorskip(
+        "langchain_openai", reason="LangChain is not installed: pip install 'baton-llm[clients]'"
+    )
+    model = library.ChatOpenAI(
+        model="m",
+        base_url=f"http://127.0.0.1:{service.port}/v1",
+        api_key="none",
+        temperature=0,
+        max_tokens=16,
+        max_retries=0,
+        timeout=60,
+        use_responses_api=True,
+    )
+    talk = [("system", "Answer in one word."), ("human", "What is the capital of France?")]
+    whole = model.invoke(talk)
+    assert whole.text
+    assert whole.usage_metadata["output_tokens"] == 16
+    assert "".join(chunk.text for chunk in model.stream(talk)) == whole.text
+    with pytest.raises(openai.BadRequestError, match="top_p = 2"):
+        model.bind(top_p=2).invoke(talk)
 
 
 def test_everything_that_shapes_a_draw_at_once_is_the_same_split_and_unified(

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from tests.e2e.reference import Reference
 from tests.e2e.service import Service
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "trial.json").read_text())
@@ -145,3 +147,24 @@ def test_a_prompt_that_begins_as_an_earlier_one(
     assert service.complete(prompt, max_tokens=2, cache_salt="another").json()["usage"][
         "prompt_tokens_details"
     ] == {"cached_tokens": 0}
+
+
+def test_logprobs_of_a_prompt_are_those_of_transformers_split_and_unified_cached_or_not(
+    trial: Path, trial_split: Service, trial_unified: Service
+) -> None:
+    prompt = max((g["prompt"] for g in GOLDEN if len(g["prompt"]) < 200), key=len)
+    with torch.inference_mode():
+        logits = Reference(trial).model(torch.tensor([prompt])).logits[0]
+    right = torch.log_softmax(logits, dim=-1)
+    for service in (trial_split, trial_split, trial_unified):
+        (choice,) = service.complete(prompt, max_tokens=1, prompt_logprobs=2).json()["choices"]
+        first, *others = choice["prompt_logprobs"]
+        assert first is None
+        for values, token, said in zip(right, prompt[1:], others, strict=False):
+            due = {i: float(values[i]) for i in (token, *values.topk(2).indices.tolist())}
+            found = {int(i): entry["logprob"] for i, entry in said.items()}
+            assert found == pytest.approx(due, abs=1e-4)
+            likelier = int((values > values[token] + 1e-4).sum())
+            assert likelier < said[str(token)]["rank"] <= int((values > values[token] - 1e-4).sum())
+        assert len(others) == len(prompt) - 1
+        service.wait_clean()

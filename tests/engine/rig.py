@@ -9,6 +9,7 @@ import numpy as np
 
 from baton.core.handoff.seal import block_sums
 from baton.core.ids import Epoch, GroupName, Key, Room, Seq, TokenIndex
+from baton.core.memory.kinds import HOST
 from baton.core.memory.state import DType, Placement
 from baton.core.messages import Sampling
 from baton.core.work import Batch, BatchDone, Draw, Row
@@ -31,7 +32,7 @@ class MemoryPool:
     """Anonymous memory, filled with a pattern that is no row of anybody."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes, self.fd = nbytes, None
+        self.nbytes, self.memory, self.fd = nbytes, HOST, None
         self._map = mmap.mmap(-1, nbytes)
         self.bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.bytes[:] = 0x3E

@@ -17,6 +17,7 @@ from tests.tiny import make_tiny
 from baton.cli.pool_size import Use, pool_pages
 from baton.core.handoff.plan import pair
 from baton.core.ids import BlockIndex
+from baton.core.memory.kinds import HOST
 from baton.core.memory.state import DType, Group, Placement, StateTable, Unit, Whole
 from baton.core.work import DigestDone, DigestOrder, Job
 from baton.engine.attention.delta import DeltaRows, ReferenceDelta
@@ -57,7 +58,7 @@ class MemoryPool:
     """Anonymous memory."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes, self.fd = nbytes, None
+        self.nbytes, self.memory, self.fd = nbytes, HOST, None
         self._map = mmap.mmap(-1, nbytes)
         self.bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.address = self.bytes.__array_interface__["data"][0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.handoff.layouts import laid_out_elsewhere
 from tests.core.handoff.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
 from tests.core.handoff.seal_suite import GOLDEN, SealSuite, hexed
 
@@ -70,6 +71,38 @@ def test_both_implementations_agree_bit_for_bit(placement, group, blocks, identi
     assert ours.dtype == theirs.dtype == np.uint64
     assert ours.shape == theirs.shape
     assert np.array_equal(ours, theirs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks(),
+    st.sampled_from([PAGED, SLOT]),
+    st.permutations("blh"),
+    st.integers(0, 2**32 - 1),
+)
+def test_sums_do_not_depend_on_where_an_engine_puts_its_cells(placement, group, order, seed):
+    """The same cells at the addresses of our layout and of another one, copied one by one."""
+    chance = np.random.default_rng(seed)
+    slots = chance.permutation(5).astype(np.int64)
+    size = placement.block_bytes(group)
+    pool = chance.integers(0, 256, 5 * size, dtype=np.uint8)
+    elsewhere = laid_out_elsewhere(placement, dict.fromkeys((PAGED, SLOT), "".join(order)), 5)
+    moved = np.full(sum(5 * p.nbytes for p in placement.places.values()), 0xEE, dtype=np.uint8)
+    for spec in elsewhere.strides:
+        place = placement.places[spec.spec]
+        if place.spec.group != group:
+            continue
+        unit = place.nbytes // (place.heads.size * len(place.layers))
+        for b in range(5):
+            for h in range(place.heads.size):
+                for n in range(len(place.layers)):
+                    at = b * size + place.offset + (h * len(place.layers) + n) * unit
+                    to = spec.offset + b * spec.block + n * spec.layer + h * spec.head
+                    moved[to : to + unit] = pool[at : at + unit]
+    numbers = np.arange(5, dtype=np.int64)
+    want = seal.block_sums(pool, placement, group, slots, numbers, 7)
+    for sums in (block_sums, seal.block_sums):
+        assert np.array_equal(sums(moved, elsewhere, group, slots, numbers, 7), want)
 
 
 def test_a_read_only_pool_needs_no_compiling():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from baton.core.ids import GroupName
+from baton.core.memory.kinds import HOST
 from baton.core.memory.state import (
     DType,
     Full,
@@ -38,7 +39,7 @@ class MemoryPool:
     """Anonymous memory."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes, self.fd = nbytes, None
+        self.nbytes, self.memory, self.fd = nbytes, HOST, None
         self._map = mmap.mmap(-1, nbytes)
         self.address = np.frombuffer(self._map, dtype=np.uint8).__array_interface__["data"][0]
 

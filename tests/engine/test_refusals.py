@@ -1,6 +1,6 @@
 """Settings of configs that no family would obey: each is refused with the field or the value that
-is wrong, before a weight is read. What is refused of weights is in test_checkpoint.py, test_fp8.py
-and test_mxfp4.py.
+is wrong, before a weight is read. What is refused of weights is in test_checkpoint.py and
+quantization/.
 """
 
 from collections.abc import Mapping

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from baton.core.ids import TokenId, TokenIndex
-from baton.core.messages import Drawn, Sampling
+from baton.core.messages import Drawn, FailCode, RowFailure, Sampling
 from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
 from baton.engine import sampler
-from baton.engine.sampler import FIRST_LOOK, Undrawn, draw, draw_rows, uniform
+from baton.engine.sampler import FIRST_LOOK, draw, draw_rows, uniform
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=7, logprobs=None)
 
@@ -302,5 +302,6 @@ def test_what_one_row_raises_is_that_rows_alone():
         logits, [Draw(greedy, TokenIndex(0)), bad, Draw(greedy, TokenIndex(0))]
     )
     assert [first.token, last.token] == [1, 2]
-    assert isinstance(failed, Undrawn)
+    assert isinstance(failed, RowFailure)
+    assert failed.code is FailCode.COMPUTE_FAILED
     assert "token 4 cannot be drawn: IndexError" in failed.why

@@ -9,6 +9,7 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.ids import GroupName
+from baton.core.memory.kinds import HOST
 from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, StateTable, Unit
 from baton.engine.attention.index import INDEX, SCALES, IndexRows, TopKIndex, with_fp8_index
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
@@ -31,7 +32,7 @@ class MemoryPool:
     """Anonymous memory."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes, self.fd = nbytes, None
+        self.nbytes, self.memory, self.fd = nbytes, HOST, None
         self._map = mmap.mmap(-1, nbytes)
         self.address = np.frombuffer(self._map, dtype=np.uint8).__array_interface__["data"][0]
 

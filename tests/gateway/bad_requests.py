@@ -104,6 +104,18 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
         "logit_bias for a word": completion("logit_bias", {"the": 1}, '"the"', f"0 to {last}"),
         "logit_bias over 100": completion("logit_bias", {"5": 101}, "[5] = 101", "100"),
         "logit_bias as a list": completion("logit_bias", [[5, 1]], "[[5, 1]]", "object"),
+        "allowed token beyond the vocabulary": completion(
+            "allowed_token_ids", [5, vocabulary], str(vocabulary), last
+        ),
+        "no allowed token": completion("allowed_token_ids", [], "[]", "at least 1"),
+        "too many allowed tokens": completion("allowed_token_ids", [5] * 4097, "4097", "4096"),
+        "only end tokens before min_tokens": completion(
+            "allowed_token_ids", [11], "no token", "min_tokens", min_tokens=1, stop_token_ids=[11]
+        ),
+        "bad word of nothing": completion("bad_words", ["  "], "bad_words[0]", "leave it out"),
+        "empty bad word": completion("bad_words", ["a", ""], "bad_words[1]", "at least 1"),
+        "too many bad words": completion("bad_words", ["x"] * 257, "257", "256"),
+        "bad word too long": completion("bad_words", ["x" * 129], "129", "128"),
         "n=0": completion("n", 0, "= 0", "greater than or equal to 1"),
         "too many choices": completion("n", 129, "129", "128"),
         "too many stop strings": completion("stop", ["x"] * 65, "65", "64"),
@@ -123,19 +135,18 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
         ),
         "nested without end": chat(f'{{{hi}, "x": {"[" * 10_000}', None, "not JSON"),
         # what other servers follow, and would change the answer
-        "guided_json": completion(
-            "guided_json", {"type": "object"}, '{"type": "object"}', "not supported"
-        ),
+        "guided_json": completion("guided_json", {"type": "objekt"}, "objekt"),
         "best_of": completion("best_of", 2, "= 2", "absence or 1"),
         "beam search": completion("use_beam_search", True, "true", "absence or false"),
         "beams": completion("num_beams", 4, "= 4", "absence or 1"),
-        "echo": completion("echo", True, "true", "absence or false"),
+        "no prompt token left": completion("truncate_prompt_tokens", 0, "= 0", "-1", "1"),
+        "echo of a chat": chat(f'{{{hi}, "echo": true}}', "echo", "true", "absence or false"),
         "suffix": completion("suffix", "end", '"end"', "not supported"),
         "response_format": completion(
-            "response_format", {"type": "json_object"}, "json_object", '{"type": "text"}'
+            "response_format", {"type": "yaml"}, '"yaml"', "json_object, json_schema"
         ),
         "tools": chat(
-            f'{{{hi}, "tools": [{{"type": "function"}}]}}', "tools", "function", "not supported"
+            f'{{{hi}, "tools": [{{"type": "function"}}]}}', "tools", "tools[0].function is missing"
         ),
         "tool_choice": completion("tool_choice", "required", '"required"', '"none"'),
         "adapter": completion("lora_path", "x", '"x"', "not supported"),
@@ -146,6 +157,6 @@ def bad_requests(*, model: str, vocabulary: int, room: int, what: str) -> dict[s
             "text",
         ),
         "role": chat(
-            '{"messages": [{"role": "tool", "content": "x"}]}', "messages", '"tool"', "developer"
+            '{"messages": [{"role": "poet", "content": "x"}]}', "messages", '"poet"', "developer"
         ),
     }

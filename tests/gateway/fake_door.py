@@ -8,6 +8,7 @@ from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, LedgerView
+from baton.core.prompt_scores import PromptScores, TokenScore, pack_scores
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
 
 
@@ -16,6 +17,18 @@ def drawn(token: int, *, logprobs: int | None = None) -> Drawn:
         return Drawn(TokenId(token), None, ())
     top = tuple((TokenId((token + i) % 256), -0.5 - i) for i in range(logprobs))
     return Drawn(TokenId(token), -0.5, top)
+
+
+def prompt_scores(submit: Submit) -> PromptScores | None:
+    """Token t has logprob -t / 8 and rank t; likelier by far are those with the next ids."""
+    top = submit.sampling.prompt_logprobs
+    if top is None:
+        return None
+    each = [
+        TokenScore(-t / 8, t, tuple((TokenId(t + 1 + i), -0.5 - i) for i in range(top)))
+        for t in submit.prompt[1:]
+    ]
+    return pack_scores(top, each)
 
 
 class FakeDoor:
@@ -60,7 +73,8 @@ class FakeDoor:
         """Tokens for a request; ignored after its end, as the real one does."""
         if request not in self.hearers:
             return
-        logprobs = next(s for s in self.submitted if s.request == request).sampling.logprobs
+        submit = next(s for s in self.submitted if s.request == request)
+        logprobs = submit.sampling.logprobs
         start = self.said.get(request, 0)
         self.said[request] = start + len(tokens)
         cached = self.cached.pop(0) if self.cached and not start else 0
@@ -70,6 +84,7 @@ class FakeDoor:
                 TokenIndex(start),
                 tuple(drawn(t, logprobs=logprobs) for t in tokens),
                 cached,
+                None if start else prompt_scores(submit),
             )
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket as sockets
+import ssl
 import tempfile
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -26,8 +27,10 @@ def make_tokenizer() -> Tokenizer:
         return Tokenizer.load(write_checkpoint(Path(directory)))
 
 
-def make_app(door: FakeDoor, **settings):
-    return create_app(door, make_tokenizer(), HttpSettings(**{"model": MODEL} | settings))
+def make_app(door: FakeDoor, *, tokenizer: Tokenizer | None = None, **settings):
+    """settings: of HttpSettings; without a tokenizer it is the one of models.py."""
+    settings = HttpSettings(**{"model": MODEL} | settings)
+    return create_app(door, tokenizer or make_tokenizer(), settings)
 
 
 def request(
@@ -66,6 +69,7 @@ async def served(
     grace_s: float = 0.0,
     hurry: asyncio.Event | None = None,
     send_buffer: int | None = None,
+    tls: ssl.SSLContext | None = None,
     **settings,
 ):
     """The base URL of a server on a free port, in this loop. send_buffer: bytes that the kernel
@@ -73,10 +77,18 @@ async def served(
     socket, stop = listen("127.0.0.1", 0), asyncio.Event()
     if send_buffer is not None:
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
-    url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    scheme = "http" if tls is None else "https"
+    url = f"{scheme}://127.0.0.1:{socket.getsockname()[1]}"
     app = make_app(door, **settings)
     serving = asyncio.ensure_future(
-        serve_http(app, socket=socket, stop=stop, hurry=hurry or asyncio.Event(), grace_s=grace_s)
+        serve_http(
+            app,
+            socket=socket,
+            stop=stop,
+            hurry=hurry or asyncio.Event(),
+            grace_s=grace_s,
+            tls=tls,
+        )
     )
     try:
         await until(lambda: _answers(socket))

@@ -50,3 +50,27 @@ def test_probes_need_no_key(path):
 
 def test_without_keys_everybody_is_served():
     assert request(door(), "POST", "/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"x-api-key": "nope"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "Bearer k3y"}, 401),
+        ({"x-api-key": "k3y"}, 200),
+        ({"X-Api-Key": " another "}, 200),
+        ({"authorization": "Bearer k3y"}, 200),
+        ({"authorization": "Bearer nope", "x-api-key": "k3y"}, 200),
+        ({"authorization": "Bearer k3y", "x-api-key": "nope"}, 200),
+        ({"authorization": "Basic k3y", "x-api-key": "nope"}, 401),
+    ],
+)
+def test_a_key_is_taken_from_either_header(headers, status):
+    body = CHAT | {"max_tokens": 3}
+    answer = request(door(), "POST", "/v1/messages", json=body, headers=headers, settings=KEYS)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert "x-api-key" in answer.json()["error"]["message"]

@@ -80,14 +80,22 @@ BOTH = [
     ({"n": 129}, "n", "128"),
     ({"n": True}, "n", "integer"),
     ({"best_of": 2}, "best_of", "supported: its absence or 1"),
-    ({"echo": True}, "echo", "echo = true"),
     ({"suffix": "s"}, "suffix", "suffix"),
-    ({"tools": [{"type": "function"}]}, "tools", "tools"),
-    ({"tool_choice": "required"}, "tool_choice", "required"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "json_object"),
-    ({"guided_json": {}}, "guided_json", "guided_json"),
+    ({"response_format": {"type": "jsonl"}}, "response_format", "json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "is missing"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format", "`structures`"),
+    ({"guided_json": {"not": {}}}, "guided_json", "not"),
+    ({"guided_json": "{"}, "guided_json", "is not JSON"),
+    ({"guided_json": "[]"}, "guided_json", "must be an object"),
+    ({"guided_json": {"const": (1 << 64) + 1}}, "guided_json", "18446744073709551617"),
+    ({"guided_regex": "(("}, "guided_regex", "regex"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "give one of them"),
+    ({"guided_choice": []}, "guided_choice", "0 choices"),
+    ({"guided_choice": ["a"] * 4097}, "guided_choice", "4096"),
+    ({"guided_grammar": "x" * (128 * 1024 + 1)}, "guided_grammar", "131072"),
     ({"guided_something_new": "x"}, "guided_something_new", "guided"),
-    ({"structured_outputs": {}}, "structured_outputs", "structured"),
+    ({"structured_outputs": {}}, "structured_outputs", "says nothing"),
+    ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "give one"),
     ({"logit_bias": {"300": 1}}, "logit_bias", "299"),
     ({"logit_bias": {"-1": 1}}, "logit_bias", "from 0 to 299"),
     ({"logit_bias": {"05": 1}}, "logit_bias", "05"),
@@ -110,10 +118,12 @@ BOTH = [
     ({"cache_salt": ""}, "cache_salt", "at least 1"),
     ({"cache_salt": "x" * 513}, "cache_salt", "at most 512"),
     ({"lora_path": "x"}, "lora_path", "not supported"),
-    ({"regex": "x"}, "regex", "not supported"),
+    ({"regex": "(?=x)"}, "regex", "look-around"),
+    ({"ebnf": "nothing like it"}, "ebnf", "rammar"),
+    ({"grammar": "root ::= x"}, "grammar", "not supported"),
     ({"typical_p": 0.5}, "typical_p", "0.5"),
     ({"repeat_penalty": 1.1}, "repeat_penalty", "1.1"),
-    ({"prompt_logprobs": 0}, "prompt_logprobs", "0"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", "0"),
     ({"stop": ""}, "stop", "at least 1"),
     ({"stop": ["a", ""]}, "stop", "at least 1"),
     ({"stop": "x" * 513}, "stop", "512"),
@@ -125,10 +135,20 @@ BOTH = [
     ({"stream": "yes"}, "stream", "bool"),
 ]
 
+F = {"type": "function", "function": {"name": "f"}}
+
+
+def calling(arguments: str) -> dict:
+    function = {"name": "f", "arguments": arguments}
+    calls = [{"id": "1", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
 CHAT_ONLY = [
     ({"messages": []}, "messages", "at least 1"),
     ({"messages": "hi"}, "messages", "array"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "tool"),
+    ({"messages": [{"role": "poet", "content": "x"}]}, "messages", '"poet"'),
+    ({"messages": [{"role": "tool"}]}, "messages", "content is missing"),
     ({"messages": [{"role": "user"}]}, "messages", "content is missing"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
@@ -138,7 +158,33 @@ CHAT_ONLY = [
     (
         {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
         "messages",
-        "tool_calls",
+        "tool_calls[0].function is missing",
+    ),
+    (
+        {"messages": [calling("{")]},
+        "messages",
+        'tool_calls[0].function.arguments = "{" is not JSON',
+    ),
+    ({"messages": [calling("5")]}, "messages", 'arguments = "5" is not a JSON object'),
+    ({"messages": [calling("{}") | {"role": "user"}]}, "messages", "for the role assistant"),
+    ({"tools": [{"type": "function"}]}, "tools", "tools[0].function is missing"),
+    ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools", "web_search"),
+    ({"tools": [F | {"function": {"name": "a b"}}]}, "tools", '"a b"'),
+    ({"tools": [F]}, "tools", "--tool-call-parser"),
+    ({"tool_choice": "required"}, "tool_choice", '"required" needs tools'),
+    ({"tool_choice": F}, "tool_choice", "needs tools"),
+    ({"tool_choice": "any"}, "tool_choice", '"any"'),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice.function is missing"),
+    ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs", "tools"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "self"),
+    ({"chat_template_kwargs": 1}, "chat_template_kwargs", "1"),
+    ({"chat_template": "x"}, "chat_template", "not supported"),
+    ({"reasoning_effort": "very"}, "reasoning_effort", '"very"'),
+    ({"continue_final_message": True}, "continue_final_message", '"user"'),
+    (
+        {"continue_final_message": True, "add_generation_prompt": True},
+        "continue_final_message",
+        "exclude",
     ),
     ({"messages": [{"content": "x"}]}, "messages", "role"),
     ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "128"),
@@ -148,6 +194,9 @@ CHAT_ONLY = [
 ]
 
 COMPLETIONS_ONLY = [
+    ({"tools": [F]}, "tools", "not supported"),
+    ({"tool_choice": "required"}, "tool_choice", "not supported"),
+    ({"reasoning_effort": "low"}, "reasoning_effort", "not supported"),
     ({"prompt": []}, "prompt", "empty"),
     ({"prompt": [[]]}, "prompt", "empty"),
     ({"prompt": None}, "prompt", None),

@@ -3,8 +3,10 @@ character."""
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Vocabulary
+from tokenizers import models
 
-from baton.gateway.detokenize import HOLD_TOKENS, Detokenizer, OwnTexts
+from baton.gateway.detokenize import HOLD_TOKENS, Detokenizer, OwnTexts, UnspacedDetokenizer
 
 from .models import BOS, END, byte_vocabulary, fallback_vocabulary
 
@@ -19,7 +21,6 @@ def new(vocabulary=BYTES, special=SPECIAL, prompt=(), own=True):
     return Detokenizer(
         vocabulary,
         OwnTexts(vocabulary, special, byte_level=own and vocabulary is BYTES),
-        special,
         prompt,
     )
 
@@ -116,3 +117,26 @@ def test_byte_fallback_text_comes_out_whole(text):
     tokens = [b + 1 for b in text.encode()]
     pieces, tail = pieces_of(tokens, FALLBACK, frozenset({0}), prompt=[259])
     assert "".join(pieces) + tail == text
+
+
+@given(st.lists(st.integers(0, BYTES.get_vocab_size() - 1), max_size=60), st.booleans())
+def test_with_special_tokens_any_tokens_equal_the_full_decode(tokens, own):
+    pieces, tail = pieces_of(tokens, special=frozenset(), own=own)
+    assert "".join(pieces) + tail == BYTES.decode(tokens, skip_special_tokens=False)
+
+
+def spaced_vocabulary() -> Vocabulary:
+    """Words with spaces between them, and two added tokens."""
+    vocabulary = Vocabulary(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    vocabulary.add_special_tokens(["<x>", "<y>"])
+    return vocabulary
+
+
+def test_spaces_between_special_tokens():
+    vocabulary, none = spaced_vocabulary(), frozenset[int]()
+    tokens = [0, 2, 3, 2, 1, 3]
+    own = OwnTexts(vocabulary, none, byte_level=False)
+    with_spaces = Detokenizer(vocabulary, own, ())
+    assert "".join(map(with_spaces.push, tokens)) == "a <x> <y> <x> b <y>"
+    without = UnspacedDetokenizer(vocabulary, own, (), added={2: "<x>", 3: "<y>"})
+    assert "".join(map(without.push, tokens)) == "a <x><y><x> b <y>"

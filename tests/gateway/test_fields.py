@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from baton.core.messages import FinishReason, Shaping
 from baton.core.mixing import mix64
+from baton.gateway.ask import NO_SHAPING
 from baton.gateway.door import Capacity
 from baton.gateway.neutral import NEUTRAL, SILENT
 
@@ -15,6 +17,7 @@ from .models import ids
 from .rig import events, post
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+W_AFTER_SPACE = 264  # the last merge of the vocabulary
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -178,6 +181,37 @@ def test_biases_and_penalties_reach_the_core_as_they_are():
 def test_neutral_shaping_is_none():
     (submit,) = asked(CHAT, HI | {"logit_bias": {}, "presence_penalty": 0, "repetition_penalty": 1})
     assert submit.sampling.shaping is None
+
+
+# ---- masks --------------------------------------------------------------------------------------
+
+
+def test_allowed_tokens_reach_the_core_once_each():
+    (submit,) = asked(COMPLETIONS, {"prompt": "zz", "allowed_token_ids": [9, 5, 9]})
+    assert submit.sampling.shaping == replace(NO_SHAPING, allowed_token_ids=(9, 5))
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (["x"], [ids("x")]),  # after a space it is two tokens, the first of them the space
+        (["w"], [ids("w"), [W_AFTER_SPACE]]),
+        (["  w"], [ids("w"), [W_AFTER_SPACE]]),
+        (["wx", "wx"], [ids("wx"), [W_AFTER_SPACE, *ids("x")]]),
+        (["x w"], [[*ids("x"), W_AFTER_SPACE]]),
+        ([], None),
+    ],
+)
+def test_bad_words_are_barred_at_the_beginning_and_after_a_space(words, tokens):
+    (submit,) = asked(CHAT, HI | {"bad_words": words})
+    shaping = submit.sampling.shaping
+    assert (shaping and shaping.bad_words) == (tokens and tuple(map(tuple, tokens)))
+
+
+def test_what_leaves_a_token_is_served():
+    body = {"prompt": "zz", "allowed_token_ids": [257, 9], "min_tokens": 2, "bad_words": ["x"]}
+    assert asked(COMPLETIONS, body)[0].limits.min_tokens == 2
+    assert asked(COMPLETIONS, {"prompt": "zz", "allowed_token_ids": [257]})
 
 
 # ---- messages and the rest ----------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Rig:
             prompt=(),
             detokenizer=detokenizer,
             stops=(),
+            include_stop=False,
             min_tokens=0,
             stop_token_ids=nothing,
             quiet=nothing,

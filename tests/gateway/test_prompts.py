@@ -7,7 +7,7 @@ from tests.gateway.rig import make_tokenizer
 
 from baton.gateway.faults import HttpFault
 from baton.gateway.prompts import Prompter
-from baton.gateway.schema import ChatMessage
+from baton.gateway.schema import ChatBody, ChatMessage
 
 
 @pytest.mark.parametrize("inline_chars", [0, 1000])
@@ -16,11 +16,12 @@ def test_a_text_with_a_token_beyond_the_models_vocabulary_is_refused(inline_char
     others."""
     tokenizer = make_tokenizer()
     prompter = Prompter(tokenizer, inline_chars=inline_chars, max_prompts=1)
-    known = asyncio.run(prompter.completion("zz"))[0]
+    body = ChatBody(messages=[ChatMessage(role="user", content="zz")])
+    known = asyncio.run(prompter.completion("zz", add_special_tokens=True))[0]
     tokenizer.vocab_size = max(known)
     for asked, param in (
-        (prompter.completion("zz"), "prompt"),
-        (prompter.chat([ChatMessage(role="user", content="zz")]), "messages"),
+        (prompter.completion("zz", add_special_tokens=True), "prompt"),
+        (prompter.chat(body.messages, body, tools=None, parsed=False), "messages"),
     ):
         with pytest.raises(
             HttpFault, match=f"{param} holds token id .*; this model's vocabulary ends at"

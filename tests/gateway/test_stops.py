@@ -13,13 +13,13 @@ letters = st.text(alphabet="ab", max_size=24)
 words = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), max_size=4)
 
 
-def brute(text: str, stops: list[str]) -> tuple[str, str | None]:
+def brute(text: str, stops: list[str], *, include: bool = False) -> tuple[str, str | None]:
     """Character by character: the stop completed first, the longest of those completed together."""
     for end in range(1, len(text) + 1):
         hits = [s for s in stops if text[:end].endswith(s)]
         if hits:
             longest = max(hits, key=len)
-            return text[: end - len(longest)], longest
+            return text[: end if include else end - len(longest)], longest
     return text, None
 
 
@@ -40,6 +40,19 @@ def test_equals_brute_force_however_the_text_is_cut(text, stops, cuts):
     else:
         shown += finder.flush()
     assert (shown, finder.found) == (expected, stop)
+
+
+@given(letters, words, st.lists(st.integers(0, 100), max_size=8))
+def test_a_stop_that_is_included_is_shown_and_nothing_waits_for_it(text, stops, cuts):
+    expected, stop = brute(text, stops, include=True)
+    finder, shown, heard = StopFinder(stops, include=True), "", ""
+    for piece in cut(text, cuts):
+        heard += piece
+        shown += finder.push(piece)
+        assert shown == expected[: len(heard)]
+        if finder.found is not None:
+            break
+    assert (shown + finder.flush(), finder.found) == (expected, stop)
 
 
 @given(letters, words)

@@ -43,6 +43,7 @@ def said(
         prompt=(TokenId(ids("a")[0]),),
         detokenizer=tokenizer().detokenizer((TokenId(ids("a")[0]),)),
         stops=stops,
+        include_stop=False,
         min_tokens=min_tokens,
         stop_token_ids=frozenset({QUIET}),
         quiet=frozenset({QUIET}),

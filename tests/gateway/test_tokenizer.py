@@ -9,6 +9,10 @@ from baton.gateway.tokenizer import Tokenizer
 from .models import BOS, END, fallback_vocabulary, ids, write_checkpoint
 
 
+def rendered(tokenizer: Tokenizer, messages: list) -> str:
+    return tokenizer.templates.choose(tools=False).render(messages)
+
+
 @pytest.fixture
 def checkpoint(tmp_path):
     return write_checkpoint(tmp_path)
@@ -17,7 +21,7 @@ def checkpoint(tmp_path):
 def test_plain_prompts_get_the_beginning_token_and_chats_name_it_themselves(checkpoint):
     tokenizer = Tokenizer.load(checkpoint)
     assert tokenizer.encode("zz")[0] == BOS
-    text = tokenizer.render([{"role": "user", "content": "zz"}])
+    text = rendered(tokenizer, [{"role": "user", "content": "zz"}])
     assert text == "<s>user:zz</s><s>assistant:"
     assert list(tokenizer.encode_chat(text)) == [BOS, *ids("user:zz"), END, BOS, *ids("assistant:")]
 
@@ -58,19 +62,41 @@ def test_truncation_of_the_file_is_switched_off(checkpoint):
 
 def test_a_template_file_comes_before_the_one_in_the_settings(checkpoint):
     (checkpoint / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    assert Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}]) == "hi"
+    assert rendered(Tokenizer.load(checkpoint), [{"role": "user", "content": "hi"}]) == "hi"
 
 
 def test_of_several_templates_the_default_counts(checkpoint):
     several = [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]
     (checkpoint / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
-    assert Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}]) == "yes"
+    assert rendered(Tokenizer.load(checkpoint), [{"role": "user", "content": "hi"}]) == "yes"
+
+
+def test_requests_with_tools_have_a_template_of_their_own_if_there_is_one(checkpoint):
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "yes"}]
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    templates = Tokenizer.load(checkpoint).templates
+    assert [templates.choose(tools=tools).render([]) for tools in (False, True)] == ["yes", "tools"]
+    folder = checkpoint / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("more")
+    (checkpoint / "chat_template.jinja").write_text("file")
+    templates = Tokenizer.load(checkpoint).templates
+    assert [templates.choose(tools=tools).render([]) for tools in (False, True)] == ["file", "more"]
+
+
+def test_the_operators_template_replaces_all_others(checkpoint):
+    (checkpoint / "chat_template.jinja").write_text("the model's")
+    chosen = checkpoint / "mine"
+    chosen.write_text("mine")
+    assert rendered(Tokenizer.load(checkpoint, chat_template=chosen), []) == "mine"
+    with pytest.raises(ConfigError, match=r"--chat-template .*missing"):
+        Tokenizer.load(checkpoint, chat_template=checkpoint / "missing")
 
 
 def test_without_a_template_chats_are_refused(checkpoint):
     (checkpoint / "tokenizer_config.json").write_text("{}")
     with pytest.raises(TemplateRefused, match="/v1/completions"):
-        Tokenizer.load(checkpoint).render([{"role": "user", "content": "hi"}])
+        rendered(Tokenizer.load(checkpoint), [{"role": "user", "content": "hi"}])
 
 
 def test_a_directory_without_tokenizer_is_the_operators_error(tmp_path):
@@ -97,7 +123,7 @@ def test_tokens_are_spelled_with_their_bytes(checkpoint):
 
 
 def test_tokens_of_byte_fallback_vocabularies_are_spelled_too():
-    tokenizer = Tokenizer(fallback_vocabulary(), eos_ids=[], vocab_size=261, template=None)
+    tokenizer = Tokenizer(fallback_vocabulary(), eos_ids=[], vocab_size=261)
     assert tokenizer.spell(258).text == " x"
     assert tokenizer.spell(0xC3 + 1).raw == b"\xc3"
     assert tokenizer.spell(260).text == "é"

@@ -1,9 +1,11 @@
 """Values as people write them."""
 
+import re
+
 import pytest
 
 from baton.core.errors import ConfigError
-from baton.ports.written import names, numbers, pair, path, size
+from baton.ports.written import names, numbers, pair, path, size, texts, url_path
 
 
 @pytest.mark.parametrize(
@@ -39,12 +41,20 @@ def test_lists_pairs_and_paths(monkeypatch, tmp_path):
     assert numbers("--x", "0, 12") == (0, 12)
     assert pair("--x", "k=a=b") == ("k", "a=b")
     assert path("--x", "f") == str(tmp_path / "f")
+    assert texts("--x", '["*", "https://a"]') == ("*", "https://a")
+    assert texts("--x", "[]") == ()
+    assert [url_path("--x", text) for text in ("", "/api", "/a/b")] == ["", "/api", "/a/b"]
 
 
 @pytest.mark.parametrize(
     ("read", "text"),
-    [(numbers, "a,b"), (numbers, "1,"), (numbers, "-1"), (pair, "k"), (pair, "=v")],
+    [
+        *((numbers, text) for text in ("a,b", "1,", "-1")),
+        *((pair, text) for text in ("k", "=v")),
+        *((texts, text) for text in ("https://a", '"a"', "[1]", "{}")),
+        *((url_path, text) for text in ("api", "/", "/api/", "//api")),
+    ],
 )
 def test_what_cannot_be_read_is_refused_with_an_example(read, text):
-    with pytest.raises(ConfigError, match=rf"--x {text}: write .*, e\.g\. "):
+    with pytest.raises(ConfigError, match=rf"--x {re.escape(text)}: write .*, e\.g\. "):
         read("--x", text)

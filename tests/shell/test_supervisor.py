@@ -54,9 +54,12 @@ class Host:
         self._ready = tmp_path / "ready"
         patience = Patience(**{"probe_every_s": 0.01, "first_pause_s": 0.01, **patience})
         config = msgspec.json.encode([programs, patience, str(self._ready)]).decode()
+        # Where tests run under nohup, they ignore a hang-up, and their children would inherit that.
+        hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [*ahead, sys.executable, "-c", HOST, config], stdout=subprocess.PIPE
         )
+        signal.signal(signal.SIGHUP, hang_up)
         self.heard, self._rest = [], b""
 
     def be_ready(self):
@@ -253,6 +256,32 @@ def test_one_that_does_not_end_in_its_turn_keeps_no_other_alive(host):
     assert all(is_gone(pid) for pid in pids)
 
 
+def test_a_program_of_a_later_turn_has_no_more_than_its_own_time(host):
+    """The time of open requests is the first program's: the last one is not waited for that long."""
+    h = host(
+        program("gateway", POLITE, ends=0),
+        program("worker", STUBBORN, ends=1),
+        grace_s=0.05,
+        requests_s=10**6,
+    )
+    for _ in "ab":
+        h.expect("LineWritten", line="up")
+    h.process.send_signal(signal.SIGTERM)
+    assert h.expect("Killed")["name"] == "worker"
+    assert h.end()[0] == 0
+
+
+def test_a_program_whose_turn_comes_after_one_that_was_killed_ends_in_peace(host):
+    # the worker's own time must do for an interpreter's end on a busy machine
+    h = host(program("gateway", STUBBORN, ends=0), program("worker", POLITE, ends=1), grace_s=3.0)
+    for _ in "ab":
+        h.expect("LineWritten", line="up")
+    h.process.send_signal(signal.SIGTERM)
+    assert h.expect("Killed")["name"] == "gateway"
+    h.expect("LineWritten", name="worker", line="bye")
+    assert h.end() == (0, [])
+
+
 def test_a_signal_while_a_restart_is_due_starts_nothing(host):
     h = host(program("a", STAYS), first_pause_s=1000, longest_pause_s=1000)
     pid = up(h, "a")
@@ -267,7 +296,25 @@ def test_a_program_that_does_not_end_is_killed(host):
     h = host(program("a", STUBBORN), grace_s=0.05)
     pid = up(h, "a")
     h.process.send_signal(signal.SIGTERM)
+    assert h.expect("Killed")["name"] == "a"
     assert h.end()[0] == 0
+    assert is_gone(pid)
+
+
+def test_a_program_that_does_not_end_may_say_where_it_hangs(host):
+    says = (
+        "import faulthandler, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "faulthandler.register(signal.SIGQUIT)\nprint('up', flush=True)\n"
+        "def where_it_hangs():\n while True: signal.pause()\nwhere_it_hangs()"
+    )
+    h = host(program("a", says), grace_s=0.05, stacks_s=1.0)
+    pid = up(h, "a")
+    h.process.send_signal(signal.SIGTERM)
+    h.expect("Killed")
+    assert h.end()[0] == 0
+    assert any(
+        "where_it_hangs" in e.get("line", "") for name, e in h.heard if name == "LineWritten"
+    )
     assert is_gone(pid)
 
 
@@ -282,7 +329,7 @@ def test_open_requests_have_their_time_before_anything_is_killed(host, tmp_path)
     h = host(
         program("gateway", drains, ends=0),
         program("worker", POLITE, ends=1),
-        grace_s=0.0,
+        grace_s=3.0,
         requests_s=10**6,
     )
     for _ in "ab":

@@ -48,6 +48,7 @@ from baton.core.messages import (
     Intactness,
     Limits,
     Offer,
+    PromptLogprobs,
     Received,
     Sampling,
     Shaping,
@@ -59,7 +60,7 @@ from baton.core.messages import (
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.dev.sim import content
 from baton.dev.sim.books import READS, PlanBook, ShadowBooks
-from baton.dev.sim.clients import Client, Oracle, right_answer
+from baton.dev.sim.clients import Client, Oracle, right_answer, right_scores
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.costs import Costs
 from baton.dev.sim.endings import Endings
@@ -627,6 +628,11 @@ def test_penalties_look_at_the_past_whatever_its_order_and_a_least_length_bars_t
     assert len({*tokens, *others}) == 5
     assert draws(barred=tuple(tokens)) == draws()
     assert draws(barred=(draws(), draws() + 1)) == draws() + 2
+    only = msgspec.structs.replace(SHAPED.shaping, allowed_token_ids=(TokenId(3), TokenId(30)))
+    few = msgspec.structs.replace(SHAPED, shaping=only)
+    drawn = {content.next_token(h, few, TokenIndex(2)) for h in range(40)}
+    assert drawn == {3, 30}
+    assert content.next_token(history, few, TokenIndex(2), barred=(3,)) == 30
     assert content.next_token(
         history, SAMPLING, TokenIndex(2), prompt=(1,), answer=(2,)
     ) == content.next_token(history, SAMPLING, TokenIndex(2)), (
@@ -699,6 +705,59 @@ def test_who_wanted_no_logprobs_hears_none():
     found = oracle()
     with breaks("right_logprobs"):
         found.hear(Emit(SUBMIT.request, TokenIndex(0), (Drawn(ANSWER[0], -1.0, ()),)), 1)
+
+
+SCORED = msgspec.structs.replace(SAMPLING, prompt_logprobs=1)
+
+
+def scores_ticket(epoch=1, said=()):
+    return Ticket(
+        key(1, epoch), Stamp(1), GATEWAY, PREFILL, DECODE, PROMPT, tuple(said), SCORED, LIMITS
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "epoch", "right"),
+    [(0, 2, True), (0, 1, False), (0, None, False), (1, 2, False), (1, None, True)],
+)
+def test_logprobs_of_a_prompt_come_with_the_first_token_and_from_its_epoch(index, epoch, right):
+    """The first epoch said nothing, and the second begins anew."""
+    tickets = {key(1, e): scores_ticket(e) for e in (1, 2)}
+    found, submit = Oracle(violate, tickets), Submit(RequestId(1), PROMPT, SCORED, LIMITS)
+    client = found.clients[submit.request] = Client(
+        submit, "gateway-0", 0, False, False, False, False
+    )
+    answer = right_answer(PROMPT, SCORED, LIMITS)[0]
+    client.tokens += answer[:index]
+    scores = None if epoch is None else right_scores(tickets[key(1, epoch)])
+    heard = msgspec.structs.replace(emit(index, answer[index]), scores=scores)
+    if right:
+        found.hear(heard, 1)
+    else:
+        with breaks("right_prompt_logprobs"):
+            found.hear(heard, 1)
+
+
+def test_who_wanted_no_logprobs_of_the_prompt_hears_none():
+    scores = right_scores(scores_ticket())
+    with breaks("right_prompt_logprobs"):
+        oracle().hear(msgspec.structs.replace(emit(0, ANSWER[0]), scores=scores), 1)
+
+
+def test_leaders_tell_logprobs_of_the_whole_prompt_and_none_to_who_was_told():
+    whole = right_scores(scores_ticket())
+    short = msgspec.structs.replace(whole, ranks=whole.ranks[4:])
+    for ticket, scores, right in (
+        (scores_ticket(), whole, True),
+        (scores_ticket(), short, False),
+        (scores_ticket(said=ANSWER[:1]), whole, False),
+    ):
+        found = Handoffs({key(): ticket}, [], {key().room: set()}, violate, lossy=False)
+        if right:
+            found.told(PromptLogprobs(key(), scores))
+        else:
+            with breaks("right_prompt_logprobs"):
+                found.told(PromptLogprobs(key(), scores))
 
 
 def test_a_good_answer_in_two_parts():

@@ -26,11 +26,14 @@ from typing import TypeVar
 import msgspec
 
 from baton.adapters.agent_reads import Agent, AgentReads, Link, PartLimits
+from baton.adapters.cuda_driver import CudaDevice, load_cuda
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
+from baton.adapters.reachable import memory_of, require_readable
 from baton.adapters.reads import OpenReads, Region
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
@@ -43,11 +46,13 @@ T = TypeVar("T")
 
 
 class AgentMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a reader needs: the agent's metadata, and (group, address, bytes) of each pool."""
+    """What a reader needs: the agent's metadata, (group, address, bytes) of each pool, and the
+    memory of all."""
 
     agent: str
     metadata: bytes
     pools: tuple[tuple[GroupName, int, int], ...]
+    memory: MemoryKind = HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ class AgentFabric:
         self._peers: Peers[Link] = Peers(self._reads, clock)
         self._commands: deque[Callable[[], None]] = deque()
         self._agent = engine.source(self._name)
+        self._device: CudaDevice | None = None  # that of our pools, if they are on one
         self._readers = 0
         limits = PartLimits(
             engine.capabilities.max_range_bytes, engine.capabilities.max_ranges_per_call
@@ -106,16 +112,13 @@ class AgentFabric:
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
         """Register our pools with the agent."""
         assert not self._peers.own, "expose is called once"
+        memory = memory_of(pools, self.name, self.capabilities)
         self._peers.own = own = {
-            group: Region(pool.address, pool.nbytes) for group, pool in pools.items()
+            group: Region(pool.address, pool.nbytes, memory) for group, pool in pools.items()
         }
-        regions = list(own.values())
-        metadata = self._do(lambda: self._agent.register(regions))
-        return msgspec.msgpack.encode(
-            AgentMetadata(
-                self._name, metadata, tuple((g, r.address, r.nbytes) for g, r in own.items())
-            )
-        )
+        metadata = self._do(lambda: self._register(list(own.values())))
+        places = tuple((g, r.address, r.nbytes) for g, r in own.items())
+        return msgspec.msgpack.encode(AgentMetadata(self._name, metadata, places, memory))
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
         """Load a peer's metadata, on the fabric thread. A
@@ -182,12 +185,24 @@ class AgentFabric:
                 f"{self.name} has not answered for {REGISTER_TIMEOUT_S:g} s"
             ) from error
 
+    def _register(self, regions: Sequence[Region]) -> bytes:
+        """Register our pools. If they are on a device, its context is this thread's from now on:
+        an engine's progress asks for events of the device, which belong to a context."""
+        device = next((r.memory for r in regions if isinstance(r.memory, CudaMemory)), None)
+        if device is not None:
+            self._device = CudaDevice(load_cuda(), device.device)
+            for region in regions:
+                self._device.require_own(region.address)
+            self._device.enter()
+        return self._agent.register(regions)
+
     def _reach(self, attempt: Attempt) -> None:
         self._peers.reach(attempt, self._load, self._progress.forget)
 
     def _load(self, peer: RankId, manifest: RankManifest) -> Link:
         exposure = _decode(self.name, peer, manifest)
-        regions = {group: Region(address, nbytes) for group, address, nbytes in exposure.pools}
+        require_readable(manifest, exposure.memory, self.name, self.capabilities)
+        regions = {g: Region(start, nbytes, exposure.memory) for g, start, nbytes in exposure.pools}
         link = Link(peer=peer, agent=exposure.agent, metadata=exposure.metadata, regions=regions)
         self._progress.load(link)
         return link
@@ -218,6 +233,8 @@ class AgentFabric:
             wait_s = 0.0 if busy else min(longest, max(2 * wait_s, SHORTEST_WAIT_S))
         self._progress.shut_down()
         self._agent.close()
+        if self._device is not None:
+            self._device.close()
 
     def _run_commands(self, wait_s: float) -> bool:
         """Run the pump's commands, after waiting up to

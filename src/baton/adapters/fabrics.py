@@ -13,10 +13,11 @@ from baton.adapters.nixl_agent import PACKAGES
 from baton.adapters.secret import Secret, fabric_key
 from baton.adapters.shm_door import this_host
 from baton.core.errors import ConfigError, FabricError
-from baton.core.ids import Boot, RankId
+from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import HostRam
 from baton.ports.clock import Clock
-from baton.ports.fabric import Connected, Fabric
+from baton.ports.fabric import Connected, Fabric, Pool
 from baton.ports.fabric_settings import FabricSettings
 
 DEFAULTS = FabricSettings()
@@ -171,3 +172,21 @@ def near(ours: Mapping[str, Fabric]) -> dict[str, str]:
     """Return the host of every fabric that cannot leave its host, for `RankManifest.near`."""
     here = this_host().place
     return {name: here for name, fabric in ours.items() if fabric.capabilities.same_host_only}
+
+
+def on_devices(ours: Mapping[str, Fabric]) -> tuple[str, ...]:
+    """Return the fabrics that reach memory of a device, for `RankManifest.device_fabrics`."""
+    return tuple(name for name, fabric in ours.items() if fabric.capabilities.device_memory)
+
+
+def keep_reaching(made: Mapping[str, Fabric], pools: Mapping[GroupName, Pool]) -> dict[str, Fabric]:
+    """Close the fabrics that do not reach the memory of our pools, and return the others.
+
+    If none does, all are returned, and `expose` of the first says why.
+    """
+    host = all(isinstance(pool.memory, HostRam) for pool in pools.values())
+    kept = {n: f for n, f in made.items() if host or f.capabilities.device_memory}
+    for name, fabric in made.items():
+        if kept and name not in kept:
+            fabric.close()
+    return kept or dict(made)

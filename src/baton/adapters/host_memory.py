@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from baton.adapters.memcpy import copy_ranges
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key
+from baton.core.memory.kinds import HostRam
 from baton.core.work import Copied, HostCopy
 from baton.ports.fabric import Pool
 
@@ -79,6 +80,8 @@ class HostMemory:
         total: int,
         wake: Callable[[], None],
     ) -> None:
+        for group, pool in pools.items():
+            assert isinstance(pool.memory, HostRam), f"pool {group!r} lies in {pool.memory}"
         self._pools, self._block_bytes, self._wake = pools, block_bytes, wake
         self._space = Space(total)
         self._map = mmap.mmap(-1, max(1, total), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.errors import ConfigError
+from baton.core.memory.kinds import HOST, HostRam
 
 F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h, Linux 5.1; not in Python's fcntl module
 MADV_POPULATE_READ = 22  # asm-generic/mman-common.h
@@ -54,6 +55,11 @@ class HostPool:
         return self._nbytes
 
     @property
+    def memory(self) -> HostRam:
+        """Host memory."""
+        return HOST
+
+    @property
     def address(self) -> int:
         """Start address in this process; aligned to a memory page."""
         return self._address
@@ -69,6 +75,14 @@ class HostPool:
         if self._array is None:
             raise ValueError("the pool is closed")
         return self._array
+
+    def fill(self, data: NDArray[np.uint8]) -> None:
+        """Write uint8 [nbytes]."""
+        self.array[:] = data
+
+    def contents(self) -> NDArray[np.uint8]:
+        """Return a copy, uint8 [nbytes]."""
+        return self.array.copy()
 
     def close(self) -> None:
         """Free the memory; may be called twice. If views

@@ -6,6 +6,11 @@ holds a connection to it, which proves the source's boot, for as long as it read
 after this connection broke has failed.
 """
 
+from collections.abc import Callable
+from importlib import metadata
+
+import msgspec
+
 from baton.adapters.agent_fabric import TransferEngine
 from baton.adapters.agent_reads import Agent
 from baton.adapters.mooncake_agent import MooncakeAgent, load_mooncake
@@ -14,10 +19,17 @@ from baton.core.ids import Boot
 from baton.ports.fabric import Capabilities
 from baton.ports.fabric_settings import FabricSettings
 
+
+def is_installed(distribution: str) -> bool:
+    """Return whether a distribution is installed."""
+    return any(metadata.distributions(name=distribution))
+
+
 # Over TCP the engine takes 2,048 entries at once and fails with more. Each range is an entry and a
 # batch of its own (mooncake_agent.py), and the ranges of one part are posted together. The engine
-# has no cancel, so UNKNOWN is possible.
-CAPABILITIES = Capabilities(
+# has no cancel, so UNKNOWN is possible. The package without CUDA registers any address as any
+# memory, and would then copy from a device's address as if it were the host's.
+HOST_ONLY = Capabilities(
     max_ranges_per_call=16,
     max_range_bytes=4 << 20,
     same_host_only=False,
@@ -25,6 +37,16 @@ CAPABILITIES = Capabilities(
     ended_means_quiet=False,
     reads_read_only=False,
 )
+
+# distributions of the engine by what they are built with; all bring the same module
+WITH_CUDA = ("mooncake-transfer-engine", "mooncake-transfer-engine-cuda13")
+WITHOUT_CUDA = ("mooncake-transfer-engine-non-cuda",)
+
+
+def capabilities(installed: Callable[[str], bool] = is_installed) -> Capabilities:
+    """Return what the installed engine can do. `installed` says whether a distribution is."""
+    with_cuda = any(map(installed, WITH_CUDA)) and not any(map(installed, WITHOUT_CUDA))
+    return msgspec.structs.replace(HOST_ONLY, device_memory=with_cuda)
 
 
 def obstacle() -> str:
@@ -52,4 +74,6 @@ def mooncake_engine(
     def reader(_name: str) -> Agent:
         return MooncakeAgent(module, settings, key=key, door=None)
 
-    return TransferEngine(name="mooncake", capabilities=CAPABILITIES, source=source, reader=reader)
+    return TransferEngine(
+        name="mooncake", capabilities=capabilities(), source=source, reader=reader
+    )

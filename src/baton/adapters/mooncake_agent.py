@@ -22,10 +22,16 @@ from baton.adapters.tcp_door import dial, require_loopback_or_key
 from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
+from baton.core.memory.kinds import CudaMemory, MemoryKind
 from baton.ports.fabric_settings import FabricSettings
 
 REFUSED = (0, -1, (1 << 64) - 1)  # values that mean "no batch"
 MOVING, THERE, TIMED_OUT = 0, 1, -2
+
+
+def location(memory: MemoryKind) -> str:
+    """Return Mooncake's name of a memory; "*" lets it find the NUMA node of host memory itself."""
+    return str(memory) if isinstance(memory, CudaMemory) else "*"
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +99,11 @@ class MooncakeAgent:
     def register(self, regions: Sequence[Region]) -> bytes:
         """Register memory as source and target; returns our addresses."""
         for region in regions:
-            if self._engine.register_memory(region.address, region.nbytes) != 0:
+            where = location(region.memory)
+            if self._engine.register_memory(region.address, region.nbytes, where) != 0:
                 raise ConfigError(
-                    f"fabric mooncake: {region.nbytes} bytes of memory cannot be registered"
+                    f"fabric mooncake: {region.nbytes} bytes of {region.memory} cannot be "
+                    "registered"
                 )
             self._registered.append(region.address)
         if self._door is None or self._who is None:

@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from baton.adapters.agent_reads import PartState
 from baton.adapters.reads import Ranges, Region
 from baton.core.errors import ConfigError, FabricError
+from baton.core.memory.kinds import CudaMemory, HostRam, MemoryKind
 
 PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl")  # the first that is installed; all have the same API
 _ERRORS = (
@@ -28,7 +30,8 @@ _ERRORS = (
     "nixlRepostActiveError",
     "nixlUnknownError",
 )
-MEMORY = "DRAM"
+# NIXL's names of memory; its descriptors also have a device id, which is 0 in host memory
+SEGMENTS: Mapping[type[MemoryKind], str] = MappingProxyType({HostRam: "DRAM", CudaMemory: "VRAM"})
 UCX_PARAMS: Mapping[str, str] = MappingProxyType(
     # A failing request fails its endpoint and is reported; otherwise UCX could leave it hanging.
     {"ucx_error_handling_mode": "peer", "num_workers": "1"}
@@ -78,13 +81,15 @@ class NixlAgent:
         """Register memory as source and target; returns this agent's metadata."""
         try:
             if regions:
+                segment, _ = _place(regions[0].memory)
                 self._registered = self._agent.register_memory(
-                    [(r.address, r.nbytes, 0, "") for r in regions], MEMORY
+                    [(r.address, r.nbytes, _place(r.memory)[1], "") for r in regions], segment
                 )
             return bytes(self._agent.get_agent_metadata())
         except self._errors as error:
             raise ConfigError(
-                f"fabric nixl: memory cannot be registered: {type(error).__name__} {error}"
+                f"fabric nixl: {regions[0].memory if regions else 'nothing'} cannot be "
+                f"registered: {type(error).__name__} {error}"
             ) from error
 
     def add(self, metadata: bytes) -> str:
@@ -109,16 +114,12 @@ class NixlAgent:
         Raises:
             FabricError: the read is refused, and nothing was submitted
         """
-        zeros = np.zeros_like(ranges.nbytes)
-        target = np.stack((ranges.target, ranges.nbytes, zeros), axis=1).astype(np.uint64)
-        source = np.stack((ranges.source, ranges.nbytes, zeros), axis=1).astype(np.uint64)
         agent = self._agent
+        target = _descriptors(ranges.target, ranges.nbytes, ranges.target_memory)
+        source = _descriptors(ranges.source, ranges.nbytes, ranges.source_memory)
         try:
             handle = agent.initialize_xfer(
-                "READ",
-                agent.get_xfer_descs(target, MEMORY),
-                agent.get_xfer_descs(source, MEMORY),
-                name,
+                "READ", agent.get_xfer_descs(*target), agent.get_xfer_descs(*source), name
             )
         except self._errors as error:
             raise FabricError(f"nixl refuses the read: {type(error).__name__} {error}") from error
@@ -168,3 +169,17 @@ class NixlPart:
             return
         self.state = {"DONE": PartState.DONE, "PROC": PartState.MOVING}.get(said, PartState.BROKEN)
         self.why = "" if self.state is not PartState.BROKEN else "nixl reports an error"
+
+
+def _place(memory: MemoryKind) -> tuple[str, int]:
+    """Return NIXL's name of a memory and the device id in it."""
+    return SEGMENTS[type(memory)], memory.device if isinstance(memory, CudaMemory) else 0
+
+
+def _descriptors(
+    address: NDArray[np.int64], nbytes: NDArray[np.int64], memory: MemoryKind
+) -> tuple[NDArray[np.uint64], str]:
+    """Return the arguments of get_xfer_descs: uint64 [n, 3] and NIXL's name of the memory."""
+    segment, device = _place(memory)
+    rows = np.stack((address, nbytes, np.full_like(nbytes, device)), axis=1)
+    return rows.astype(np.uint64), segment

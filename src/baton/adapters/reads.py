@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from baton.core.errors import FabricError
 from baton.core.ids import GroupName, Micros, RankId
+from baton.core.memory.kinds import HOST, MemoryKind
 from baton.ports.fabric import (
     Connected,
     Copies,
@@ -28,20 +29,23 @@ from baton.ports.fabric import (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A pool with the address that one side uses for it."""
+    """A pool with the address that one side uses for it, and the memory in which it lies."""
 
     address: int
     nbytes: int
+    memory: MemoryKind = HOST
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Checked byte ranges: int64 vectors of equal length
-    with addresses on both sides and sizes > 0."""
+    with addresses on both sides and sizes > 0; and the memory on both sides."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     nbytes: NDArray[np.int64]
+    source_memory: MemoryKind = HOST
+    target_memory: MemoryKind = HOST
 
 
 def resolve(
@@ -75,8 +79,10 @@ def resolve(
         nothing = np.zeros(0, np.int64)
         return Ranges(nothing, nothing, nothing)
     sources, targets, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    some = sizes > 0
-    return Ranges(sources[some], targets[some], sizes[some])
+    some, group = sizes > 0, copies[0].group  # all pools of a rank lie in one memory (F11)
+    return Ranges(
+        sources[some], targets[some], sizes[some], source[group].memory, target[group].memory
+    )
 
 
 def _require_inside(
@@ -114,7 +120,8 @@ def cut(ranges: Ranges, *, part_bytes: int, part_ranges: int) -> list[Ranges]:
     while start < nbytes.size:
         fits = int(np.searchsorted(before + nbytes, before[start] + part_bytes, side="right"))
         end = min(fits, start + part_ranges)
-        parts.append(Ranges(source[start:end], target[start:end], nbytes[start:end]))
+        part = source[start:end], target[start:end], nbytes[start:end]
+        parts.append(Ranges(*part, ranges.source_memory, ranges.target_memory))
         start = end
     return parts
 

@@ -26,11 +26,13 @@ import numpy as np
 from baton.adapters.memcpy import CHUNK_BYTES, PIECE_BYTES, RANGE_COST, copy_ranges
 from baton.adapters.memory import populate_read
 from baton.adapters.peers import Attempt, Peers, exposure_of
+from baton.adapters.reachable import memory_of, require_readable
 from baton.adapters.reads import OpenRead, OpenReads, Region
 from baton.adapters.shm_door import Server, ShmMetadata, call, hung_up, this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import HOST
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
@@ -83,14 +85,16 @@ class ShmFabric:
         """Serve our pools' descriptors.
 
         Raises:
-            ConfigError: a pool has no memory file, or the socket's name is taken
+            ConfigError: a pool is not host memory or has no memory file, or the socket's name is
+                taken
         """
         assert self._server is None, "expose is called once"
+        memory_of(pools, self.name, self.capabilities)
         served: dict[GroupName, tuple[int, int]] = {}
         for group, pool in pools.items():
             if pool.fd is None:
                 raise ConfigError(
-                    f"pool {group!r} is not host memory: shm cannot expose it, "
+                    f"pool {group!r} has no memory file: shm cannot expose it, "
                     "choose another fabric"
                 )
             served[group] = (pool.fd, pool.nbytes)
@@ -190,6 +194,7 @@ class ShmFabric:
 
     def _open(self, peer: RankId, manifest: RankManifest) -> _ShmPeer:
         exposure = exposure_of(self.name, peer, manifest, ShmMetadata)
+        require_readable(manifest, HOST, self.name, self.capabilities)
         if exposure.host != this_host():
             raise FabricError(
                 f"rank {peer.rank} is on another host (or user): "

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
+from baton.adapters.reachable import memory_of, require_readable
 from baton.adapters.reads import OpenRead, OpenReads, Ranges, Region, cut
 from baton.adapters.tcp_door import (
     MAX_POOLS,
@@ -41,6 +42,7 @@ from baton.adapters.tcp_source import TcpSource
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import HOST
 from baton.ports.clock import Clock
 from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, ReadOutcome
 
@@ -151,14 +153,10 @@ class TcpFabric:
         """Listen for readers. Raises ConfigError for pools
         on a device, or an address that is not ours."""
         assert self._source is None, "expose is called once"
+        memory_of(pools, self.name, self.capabilities)
         if len(pools) > MAX_POOLS:
             raise ConfigError(f"{len(pools)} pools, tcp can serve at most {MAX_POOLS}")
         for i, (group, pool) in enumerate(pools.items()):
-            if pool.fd is None:
-                raise ConfigError(
-                    f"pool {group!r} is not host memory: tcp cannot expose it, "
-                    "choose another fabric"
-                )
             self._peers.own[group] = Region(i << POOL_BITS, pool.nbytes)
             self._pools.append(_view(pool))
         served = [
@@ -240,6 +238,7 @@ class TcpFabric:
 
         def dial_first(peer: RankId, manifest: RankManifest) -> _TcpPeer:
             e = _decode(peer, manifest)
+            require_readable(manifest, HOST, self.name, self.capabilities)
             regions = {
                 group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)
             }

@@ -6,6 +6,7 @@ import gc
 import signal
 from pathlib import Path
 from socket import socket as Socket
+from ssl import SSLContext
 
 import msgspec
 import structlog
@@ -23,10 +24,12 @@ from baton.core.ids import Boot
 from baton.core.parts import FrontParts
 from baton.core.session.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
+from baton.gateway.engine_client import EngineClient
 from baton.gateway.front_door import FrontDoor
 from baton.gateway.generation_config import GenerationConfig, load
 from baton.gateway.serve import listen, serve_http
 from baton.gateway.settings import HttpSettings
+from baton.gateway.tls import server_context
 from baton.gateway.tokenizer import Tokenizer
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.lines import Lines
@@ -50,19 +53,30 @@ def run_gateway(settings: GatewaySettings) -> None:
             remedy=f"ulimit -Hn {LEAST_FILES}",
         )
     generation = sampling_defaults(settings)
-    tokenizer = Tokenizer.load(Path(settings.model), eos_ids=generation.eos_ids)
+    tokenizer = Tokenizer.load(
+        Path(settings.model),
+        eos_ids=generation.eos_ids,
+        chat_template=None if settings.chat_template is None else Path(settings.chat_template),
+    )
     http = HttpSettings(
         model=settings.served_model_name,
         api_keys=keys,
         deadline_ms=_ms(settings.request_timeout_s),
         defaults=generation.defaults,
+        tool_call_parser=settings.tool_call_parser,
+        reasoning_parser=settings.reasoning_parser,
+        exclude_tools_when_tool_choice_none=settings.exclude_tools_when_tool_choice_none,
+        cors=settings.cors,
+        root_path=settings.root_path,
+        describes_itself=not settings.disable_fastapi_docs,
     )
+    tls = server_context(settings.tls)
     secret = load_secret(Path(settings.secret)) if settings.secret else None
     socket = listen(settings.host, settings.port)
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
-            uvloop.run(_run(settings, http, tokenizer, control, socket))
+            uvloop.run(_run(settings, http, tokenizer, control, socket, tls))
 
 
 async def _run(
@@ -71,6 +85,7 @@ async def _run(
     tokenizer: Tokenizer,
     control: ZmqControl,
     socket: Socket,
+    tls: SSLContext | None,
 ) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
@@ -79,6 +94,7 @@ async def _run(
     bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
     parts = FrontParts(boot, bounds)
     front = parts.make()
+    engines = EngineClient(http.model)
     door = FrontDoor(
         core=record.of(front, parts),
         front=front,
@@ -88,6 +104,7 @@ async def _run(
         entropy=entropy,
         warms_up=not settings.skip_server_warmup,
         control=settings.control,
+        engines=engines,
     )
     app = create_app(door, tokenizer, http)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -106,10 +123,16 @@ async def _run(
     )
     try:
         await serve_http(
-            app, socket=socket, stop=stop, hurry=hurry, grace_s=settings.shutdown_timeout_s
+            app,
+            socket=socket,
+            stop=stop,
+            hurry=hurry,
+            grace_s=settings.shutdown_timeout_s,
+            tls=tls,
         )
     finally:
         door.close()
+        await engines.close()
         record.close()
     if door.failed.done():
         await door.failed

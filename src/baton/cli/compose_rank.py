@@ -47,6 +47,7 @@ from baton.wire.codec import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+    from baton.engine.grammars import BuildMatcher
     from baton.engine.models.base import Family
 
 log = structlog.get_logger()
@@ -129,7 +130,8 @@ class RankResources:
             settings.fabric_settings,
             station.secret,
         )
-        self.fabrics = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
+        made = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
+        self.fabrics = fabrics.keep_reaching(made, self.engine.pools)
         exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
         self.manifest = self._manifest(station.boot, exposures)
         core = RankParts(Rank(self.rank), station.boot, self.placements, settings.seal)
@@ -228,6 +230,7 @@ class RankResources:
             identity=identity_bits(self.weights),
             threads=s.threads,
             wake=station.wake,
+            build_matcher=self._matchers(model.vocab_size),
             rehearse=lambda: ops.rehearse(
                 s.max_num_seqs if s.role is Role.DECODE else s.max_batched_tokens
             ),
@@ -238,6 +241,19 @@ class RankResources:
             dtype=self.dtype,
             seconds=round((station.clock.now() - started) / 1e6, 2),
         )
+
+    def _matchers(self, vocab_size: int) -> "BuildMatcher":
+        """Return what builds the matchers of grammars; ranks that sample no tokens need none."""
+        from baton.engine.grammars import no_grammars
+        from baton.grammar.matcher import LlguidanceMatcher
+        from baton.grammar.vocabulary import Vocabulary
+        from baton.vocabulary.load import vocabulary_of
+
+        s = self.settings
+        if self.placement.tp_rank or self.placement.pp_rank < s.pp - 1:
+            return no_grammars
+        vocabulary = Vocabulary(lambda: vocabulary_of(Path(s.model)).to_str(), size=vocab_size)
+        return lambda grammar: LlguidanceMatcher(grammar, vocabulary)
 
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
         """Return the bytes of the pool of each group in which this rank has layers."""
@@ -251,7 +267,8 @@ class RankResources:
         """Return the worker's manifest with this rank as its only rank; the leader merges them."""
         s, p = self.settings, self.placement
         pools = tuple(
-            PoolView(g, n, self.engine.pools[g].nbytes) for g, n in self.engine.pool_pages.items()
+            PoolView(g, n, self.engine.pools[g].nbytes, self.engine.pools[g].memory)
+            for g, n in self.engine.pool_pages.items()
         )
         return Manifest(
             protocol=PROTOCOL,
@@ -274,6 +291,7 @@ class RankResources:
                     pools,
                     exposures,
                     fabrics.near(self.fabrics),
+                    device_fabrics=fabrics.on_devices(self.fabrics),
                 ),
             ),
         )

@@ -4,7 +4,9 @@ Exit codes: 0 success, 1 a failure, 2 a setting that cannot work (one line on st
 130 interrupted.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -15,6 +17,7 @@ def prepare() -> int:
     """Prepare the process; returns an exit code, 0 = continue."""
     from baton.cli.kernel_cache import provide_cache
 
+    faulthandler.enable()  # a crash in a library writes the stacks of all threads
     # Mooncake reads it when it loads, and writes a dozen lines otherwise.
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
     try:
@@ -24,6 +27,11 @@ def prepare() -> int:
     if note is not None:
         complain(f"warning: {note}", code=0)
     return 0
+
+
+def answer_quit() -> None:
+    """From now on, SIGQUIT writes the stacks of all threads to stderr and changes nothing else."""
+    faulthandler.register(signal.SIGQUIT)
 
 
 def exit_code(action: Callable[[], object]) -> int:

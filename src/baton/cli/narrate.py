@@ -20,6 +20,7 @@ from baton.shell.supervisor import (
     Died,
     Event,
     GaveUp,
+    Killed,
     LineWritten,
     NotReady,
     Ready,
@@ -68,6 +69,11 @@ class Narrator:
                 print(f"baton: {event.name}: {event.why}", file=sys.stderr, flush=True)
             case Stopping():
                 self._clear()
+            case Killed():
+                self._line(
+                    f"baton: {escape(event.name)} did not end within {event.waited_s:.1f} s "
+                    "of SIGTERM; it is killed"
+                )
             case Started():
                 pass
 
@@ -138,7 +144,7 @@ class Steps:
 
 def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
     """Make the greeting: what is served, by which workers, and a request to try."""
-    url, name = url_of(front.host, front.port), front.served_model_name
+    url, name = url_of(front.host, front.port, tls=front.tls), front.served_model_name
     crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
     key = " -H 'Authorization: Bearer YOUR_KEY'" if front.api_keys or front.api_key_files else ""
     ask = json.dumps(

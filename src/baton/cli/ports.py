@@ -3,11 +3,17 @@
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Callable
+from functools import partial
 
 from baton.core.errors import ConfigError
+from baton.shell.gateway_settings import TlsSettings
 
 PROBE_TIMEOUT_S = 0.25
+NO_ANSWER = "the gateway does not answer yet"
+# what a client without the right certificate sees: an alert, or just the end of the connection
+TURNED_AWAY = (ssl.SSLError, ConnectionResetError)
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -35,30 +41,49 @@ def reachable(host: str) -> str:
     return EVERYWHERE.get(host, host)
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, tls: TlsSettings) -> str:
     """Return the service's URL for clients on this machine."""
-    name = reachable(host)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    name, scheme = reachable(host), "http" if tls.ssl_certfile is None else "https"
+    return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
 
-def readiness_of(host: str, port: int) -> Callable[[], str | None]:
-    """Return a probe that says what the service waits for, or None if it is ready."""
+def readiness_of(host: str, port: int, *, tls: TlsSettings) -> Callable[[], str | None]:
+    """Return a probe that says what the service waits for, or None if it is ready.
+
+    If the service requires certificates of its clients, the probe shows the service's own. If that
+    is not accepted, the service counts as ready when it refuses it.
+    """
+    connect = _connects(reachable(host), port, tls)
 
     def probe() -> str | None:
-        connection = http.client.HTTPConnection(reachable(host), port, timeout=PROBE_TIMEOUT_S)
+        connection = connect()
         try:
             connection.request("GET", "/ready")
             response = connection.getresponse()
             body = response.read()
         except ConnectionRefusedError:
             return "the gateway is loading"
+        except TURNED_AWAY:
+            return None if tls.ssl_cert_reqs == ssl.CERT_REQUIRED else NO_ANSWER
         except (OSError, http.client.HTTPException):
-            return "the gateway does not answer yet"
+            return NO_ANSWER
         finally:
             connection.close()
         return None if response.status == 200 else _why(body)
 
     return probe
+
+
+def _connects(host: str, port: int, tls: TlsSettings) -> Callable[[], http.client.HTTPConnection]:
+    if tls.ssl_certfile is None:
+        return partial(http.client.HTTPConnection, host, port, timeout=PROBE_TIMEOUT_S)
+    # It may be issued for any name, by anyone: whoever listens there was started by us.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(tls.ssl_certfile, tls.ssl_keyfile)
+    return partial(
+        http.client.HTTPSConnection, host, port, timeout=PROBE_TIMEOUT_S, context=context
+    )
 
 
 def _why(body: bytes) -> str:

@@ -16,7 +16,7 @@ from baton.engine.checkpoint import Checkpoint
 from baton.shell.settings import Role, WorkerSettings
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight, by the served dtype
-# stored dtypes that are converted to the served dtype; others keep theirs
+# stored dtypes that are converted to the served dtype, as quantised weights are; others keep theirs
 CONVERTED = {"F64", "F32", "F16", "BF16"}
 
 
@@ -73,8 +73,8 @@ def require_room(
 
 def _weights(checkpoint: Checkpoint, workers: Sequence[WorkerSettings]) -> list[int]:
     tensors = checkpoint.tensors.values()
-    converted = sum(prod(t.shape) for t in tensors if t.dtype in CONVERTED)
-    others = sum(prod(t.shape) for t in tensors if t.dtype not in CONVERTED)
+    converted = sum(prod(t.shape) for t in tensors if t.quantised or t.dtype in CONVERTED)
+    others = sum(prod(t.shape) for t in tensors if not (t.quantised or t.dtype in CONVERTED))
     own = str(checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype"))
     whole = [
         others + converted * BYTES.get(own if w.dtype == "auto" else w.dtype, 1) for w in workers

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from baton.cli import options as opt
+from baton.cli.ending import answer_quit
 from baton.cli.flags import Given, with_flags
 from baton.ports.fabric_settings import FabricSettings
 from baton.shell.gateway_settings import GatewaySettings
@@ -74,14 +75,16 @@ def gateway_settings(given: Given, **decided: Any) -> GatewaySettings:
     """Make the gateway's settings, with a port that is free now.
 
     Raises:
-        ConfigError: a value, a file of keys or a file of sampling defaults is invalid
+        ConfigError: a value, a file of keys, of TLS or of sampling defaults is invalid
     """
     from baton.cli.api_keys import read_keys
     from baton.cli.ports import free_port
+    from baton.gateway.tls import server_context
 
     port = free_port(given.get("host"), given.get("port"))
     settings = given.make(GatewaySettings, **decided, port=port)
     read_keys(settings.api_keys, settings.api_key_files)
+    server_context(settings.tls)
     if settings.generation_config != "auto" or settings.override_generation_config is not None:
         from baton.gateway import (
             generation_config as files,
@@ -101,6 +104,7 @@ def run_worker(settings: WorkerSettings) -> None:
     from baton.cli.logs import configure
     from baton.cli.preflight import require_startable
 
+    answer_quit()
     configure(settings.log_level, settings.log_format)
     require_startable([settings])
     compose(settings)
@@ -111,6 +115,7 @@ def run_gateway(settings: GatewaySettings) -> None:
     from baton.cli.compose_gateway import run_gateway as compose
     from baton.cli.logs import configure
 
+    answer_quit()
     configure(settings.log_level, settings.log_format)
     compose(settings)
 

@@ -195,6 +195,5 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     # The gateway stops first, so that its open streams can finish while there are workers.
     programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
     patience = Patience(requests_s=front.shutdown_timeout_s)
-    return Supervisor(
-        programs, probe=readiness_of(front.host, front.port), tell=narrator, patience=patience
-    ).run()
+    probe = readiness_of(front.host, front.port, tls=front.tls)
+    return Supervisor(programs, probe=probe, tell=narrator, patience=patience).run()

@@ -7,8 +7,10 @@ from baton.core.memory.state import DType, StateTable, Window
 from baton.engine.gguf import SUPPORTED
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import Family
+from baton.engine.quantization.methods import METHODS, served_methods
 from baton.engine.rope import SCALINGS
 from baton.shell.settings import BLOCK_TOKENS
+from baton.vocabulary.load import READERS
 
 DTYPES = ("float32", "bfloat16", "float16")
 CACHE_RULE = (
@@ -72,7 +74,9 @@ def as_json(*, trial: str | None) -> str:
             "families": [describe(family) for family in FAMILIES],
             "rope": sorted(SCALINGS),
             "dtypes": list(DTYPES),
+            "quantization": {name: method.served for name, method in METHODS.items()},
             "gguf_architectures": list(SUPPORTED),
+            "tokenizer_files": list(READERS),
             "trial_model": {"name": "smollm2", "directory": trial},
         },
         indent=2,
@@ -113,3 +117,5 @@ def as_table() -> None:
         f"weights: safetensors in {', '.join(DTYPES)}; GGUF of {', '.join(SUPPORTED)}",
         soft_wrap=True,
     )
+    console.print(f"tokenizer: the first of {', '.join(READERS)}", soft_wrap=True)
+    console.print(f"quantised weights: {served_methods()}", soft_wrap=True)

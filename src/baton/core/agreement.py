@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from baton.core.errors import Bug
 from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, Seq, TokenId, TokenIndex
 from baton.core.manifest import Manifest
-from baton.core.messages import BlockRun, Drawn, LegSums, Sampling
+from baton.core.messages import BlockRun, Drawn, Grammar, LegSums, RowFailure, Sampling
 from baton.core.past import Past
+from baton.core.prompt_scores import PromptScores, Score
 from baton.core.statistics import RankTally
 
 
@@ -89,6 +90,14 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared: int = 0
 
 
+class Constrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tokens of this room are drawn by a grammar, until the room is dropped. A room that comes
+    back after a preemption is named again."""
+
+    key: Key
+    grammar: Grammar
+
+
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read these blocks of the room from that worker into the pages that the room holds, and verify
     them.
@@ -122,6 +131,7 @@ class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampling: Sampling | None  # draw a token after the last one; None = draw none
     index: TokenIndex
     past: Past | None = None  # what the draw needs besides the logits
+    score: Score | None = None  # compute the logprobs of the prompt's tokens
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +187,7 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     vacate: tuple[Key, ...] = ()
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
+    constrain: tuple[Constrain, ...] = ()
     fetch: tuple[Fetch, ...] = ()
     offload: tuple[Offload, ...] = ()
     restore: tuple[Restore, ...] = ()
@@ -196,8 +207,8 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     drawn: Drawn | None  # only from the rank that samples
     sums: dict[GroupName, bytes]
-    # why the row has no token although it should: something that concerns only this request
-    failed: str = ""
+    failed: RowFailure | None = None
+    scores: PromptScores | None = None  # if the order wants them; only from the rank that samples
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -395,6 +406,7 @@ class PlanDraft:
         self.vacate: list[Key] = []
         self.clear: list[GroupName] = []
         self.hold: list[Hold] = []
+        self.constrain: list[Constrain] = []
         self.fetch: list[Fetch] = []
         self.offload: list[Offload] = []
         self.restore: list[Restore] = []

@@ -6,7 +6,8 @@ from typing import NewType
 import msgspec
 
 from baton.core.ids import Boot, Key, TokenId, TokenIndex
-from baton.core.messages import Drawn, FailCode, FinishReason, Limits, Sampling
+from baton.core.messages import Drawn, FailCode, FinishReason, Grammar, Limits, Sampling
+from baton.core.prompt_scores import PromptScores
 from baton.core.statistics import Durations, Spent
 
 RequestId = NewType("RequestId", int)  # local to one gateway process
@@ -23,6 +24,7 @@ class Submit(msgspec.Struct, frozen=True):
     # (prefill, decode) to be tried: the request goes to these two at once, and to no others
     pair: tuple[Boot, Boot] | None = None
     cache_salt: str = ""  # goes into every ticket too; see there
+    grammar: Grammar | None = None  # likewise
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -40,6 +42,8 @@ class Emit(msgspec.Struct, frozen=True, tag="emit", gc=False):
     start: TokenIndex
     drawn: tuple[Drawn, ...]
     cached: int = 0  # with the first token: positions of the prompt whose state was cached
+    # with the first token, if they are wanted: the logprobs of the prompt's tokens
+    scores: PromptScores | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -1,10 +1,12 @@
 """What a leader and a gateway's request logic ask for. Each effect is data; the code that drives
 the core carries it out."""
 
+from enum import StrEnum
+
 import msgspec
 
 from baton.core.agreement import StepPlan
-from baton.core.ids import Boot
+from baton.core.ids import Boot, Key
 from baton.core.messages import AnyMessage
 
 
@@ -41,4 +43,20 @@ class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
     why: str
 
 
-Effect = Send | Issue | Dial | HangUp | GiveUp
+class Notice(StrEnum):
+    """What the engine that a worker is a guest of is told about a request."""
+
+    MAY_LOAD = "may_load"  # decode: prefill has pages for it, so pages may be given to it here
+    LOADED = "loaded"  # decode: its state is in its pages, verified on every rank
+    FAILED = "failed"  # decode: its state will not come, and nothing touches its pages any more
+    RELEASED = "released"  # it has ended, and nothing needs its pages any more
+
+
+class TellEngine(msgspec.Struct, frozen=True, tag="tell_engine"):
+    """Tell the engine that this worker is a guest of."""
+
+    key: Key
+    notice: Notice
+
+
+Effect = Send | Issue | Dial | HangUp | GiveUp | TellEngine

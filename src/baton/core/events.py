@@ -13,8 +13,8 @@ import msgspec
 from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
-from baton.core.ids import Boot, Micros, Room
-from baton.core.messages import AskLedger, Clear, ResetCache
+from baton.core.ids import Boot, GroupName, Key, Micros, Page, Room
+from baton.core.messages import AskLedger, Clear, Drawn, ResetCache
 from baton.core.work import BatchDone, Connected, Copied, DigestDone, Handle, ReadEnded, Released
 
 
@@ -54,6 +54,30 @@ class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
     """The time that `next_wake` named has come."""
 
 
+class GuestAllocated(msgspec.Struct, frozen=True, tag="guest_allocated"):
+    """The engine that this worker is a guest of has given pages to a request, after those that it
+    has already. hit: positions whose state the engine had cached, in whole blocks"""
+
+    key: Key
+    pages: dict[GroupName, tuple[Page, ...]]
+    hit: int
+
+
+class GuestScheduled(msgspec.Struct, frozen=True, tag="guest_scheduled"):
+    """The engine's next step computes prompts: by request, positions [start, end)."""
+
+    rows: dict[Key, tuple[int, int]]
+
+
+class GuestFinished(msgspec.Struct, frozen=True, tag="guest_finished"):
+    """The engine has ended a request. drawn: the token after the prompt; None if there is none.
+    preempted: it has only taken its pages back, as they ran short"""
+
+    key: Key
+    drawn: Drawn | None
+    preempted: bool = False
+
+
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
     """A client has sent a request. room: a new one, never used before"""
 
@@ -85,8 +109,17 @@ class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
     """The leader can be told what has changed on this rank."""
 
 
+GuestEvent = GuestAllocated | GuestScheduled | GuestFinished
 LeaderEvent = (
-    GatewayConnected | PeerConnected | PeerLost | MessageReceived | RankReported | TimerDue
+    GatewayConnected
+    | PeerConnected
+    | PeerLost
+    | MessageReceived
+    | RankReported
+    | TimerDue
+    | GuestAllocated
+    | GuestScheduled
+    | GuestFinished
 )
 FrontEvent = (
     Submitted | Cancel | PeerLost | MessageReceived | TimerDue | AskWorkers | ForgetQuestion

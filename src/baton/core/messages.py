@@ -5,7 +5,7 @@
     prefill leader ──Borrow, Doubt, Returned──▶ decode leader ──Loan, Verdict──▶ prefill leader
     prefill leader ◀──Progress──▶ decode leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
-    either leader ──Trial──▶ gateway
+    either leader ──PromptLogprobs, Trial──▶ gateway
 
 Within a session messages arrive once and in order; between sessions there is no order (DESIGN
 section 9).
@@ -30,6 +30,7 @@ from baton.core.ids import (
     TokenIndex,
 )
 from baton.core.manifest import Manifest
+from baton.core.prompt_scores import PromptScores
 from baton.core.statistics import Counters
 
 PROTOCOL = 1
@@ -48,6 +49,9 @@ class Shaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     presence_penalty: float  # for tokens in the answer, `said` included; 0 = off
     frequency_penalty: float  # for the same tokens, per occurrence; 0 = off
     logit_bias: tuple[tuple[TokenId, float], ...]
+    allowed_token_ids: tuple[TokenId, ...] = ()  # only these are drawn; empty = all
+    # sequences of tokens that the answer must not contain; none of them is empty
+    bad_words: tuple[tuple[TokenId, ...], ...] = ()
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +65,19 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logprobs: int | None  # None = none; n = for the drawn token and the n most likely
     min_p: float = 0.0  # [0, 1]; 0 = off
     shaping: Shaping | None = None  # None = the logits are not changed, as in nearly all requests
+    # of the prompt's tokens: None = none; n = theirs and those of the n most likely in their places
+    prompt_logprobs: int | None = None
+
+
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer must be. Which tokens may come next depends on this and on the tokens
+    generated so far, and on nothing else, so there is no state to hand over."""
+
+    text: str  # of llguidance: a Lark grammar, or JSON with a list of grammars
+    # the grammar begins behind the first place where the answer has these tokens, which end the
+    # model's reasoning; empty = with the first token
+    after: tuple[TokenId, ...]
+    ends: tuple[TokenId, ...]  # may come when the answer is complete, and end it
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,8 +116,17 @@ class FailCode(Enum):
     QUEUE_TIMEOUT = "queue_timeout"
     # this request cannot be computed; others are not affected
     COMPUTE_FAILED = "compute_failed"
+    # what the request demands of its answer leaves no next token, or takes too much work to follow
+    UNSATISFIABLE = "unsatisfiable"
     # one worker died while it computed the request, and another while it computed nothing else
     POISON = "poison_request"
+
+
+class RowFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a request has no next token although it should. Others in its step are not affected."""
+
+    code: FailCode
+    why: str
 
 
 # ---- gateway -> leaders -------------------------------------------------------------------------
@@ -125,11 +151,18 @@ class Ticket(Message, frozen=True, tag="ticket"):
     cache_salt: str = ""  # only requests with the same salt share cached state
     # until it has as many generated tokens, `said` included, its rows have steps to themselves
     alone_until: int = 0
+    grammar: Grammar | None = None  # None = any answer
 
     @property
     def came(self) -> tuple[Stamp, Boot]:
         """The order in which requests came, the smallest first. Two gateways may use one stamp."""
         return self.stamp, self.gateway
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether this epoch computes the logprobs of the prompt's tokens. An epoch that goes on
+        after some tokens does not, because the client was told them with the first one."""
+        return self.sampling.prompt_logprobs is not None and not self.said
 
 
 class Abort(Message, frozen=True, tag="abort"):
@@ -157,6 +190,15 @@ class FirstToken(Message, frozen=True, tag="first_token"):
     finish: FinishReason | None
     # positions that prefill did not compute: it had their state, or fetched it back from decode
     cached: int = 0
+
+
+class PromptLogprobs(Message, frozen=True, tag="prompt_logprobs"):
+    """Leader -> gateway: the logprobs of a prompt's tokens, if the request wants them. Whoever
+    sends the first token, prefill or decode, sends this before it. It has a message of its own
+    because it may be as large as a prompt."""
+
+    key: Key
+    scores: PromptScores
 
 
 class Tokens(Message, frozen=True, tag="tokens"):
@@ -226,6 +268,8 @@ class Register(Message, frozen=True, tag="register"):
     address: str | None  # where decode leaders dial a prefill leader; None for the other roles
     manifest: Manifest
     stamp: Seen = Stamp(0)  # as in Credits
+    # of a guest: where the gateway sends the requests themselves, to the HTTP server of the engine
+    url: str | None = None
 
 
 class Introduce(Message, frozen=True, tag="introduce"):
@@ -311,6 +355,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finish: FinishReason | None
     # positions that prefill did not compute: it had their state, or fetched it back from decode
     cached: int = 0
+    scores: PromptScores | None = None  # of the prompt's tokens, if the request wants them
 
 
 class Offer(Message, frozen=True, tag="offer"):
@@ -489,6 +534,7 @@ AnyMessage = (
     | Abort
     | Close
     | FirstToken
+    | PromptLogprobs
     | Tokens
     | Failed
     | Trial

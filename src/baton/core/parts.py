@@ -2,7 +2,6 @@
 
 import msgspec
 
-from baton.core.errors import ConfigError
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings
 from baton.core.handoff.plans import Plans
@@ -11,7 +10,6 @@ from baton.core.manifest import Manifest
 from baton.core.memory.state import Placement
 from baton.core.rank.rank import RankCore
 from baton.core.scheduler.leader import Leader
-from baton.core.scheduler.roles import ROLES
 from baton.core.scheduler.room import LeaderSettings
 
 
@@ -28,9 +26,6 @@ class LeaderParts(msgspec.Struct, frozen=True, tag="leader_parts", forbid_unknow
         Raises:
             ConfigError: there is no such role
         """
-        role = self.manifest.role
-        if role not in ROLES:
-            raise ConfigError(f"a worker of role {role!r}: there is {', '.join(ROLES)}")
         leader = Leader(self.manifest, self.settings, dict(self.totals))
         leader.worker.plans = plans
         return leader

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seq, TokenId, TokenIndex
-from baton.core.messages import Drawn, Sampling
+from baton.core.messages import Drawn, RowFailure, Sampling
 from baton.core.past import Past
+from baton.core.prompt_scores import PromptScores, Score
 
 Job = NewType("Job", int)  # one digest
 Handle = NewType("Handle", int)  # one read from one source rank
@@ -87,6 +88,7 @@ class Row(msgspec.Struct, frozen=True):
     valid: int
     draw: Draw | None
     begins: Mapping[GroupName, BlockIndex] = {}
+    score: Score | None = None  # compute the logprobs of the tokens that follow its positions
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ class RowDone(msgspec.Struct, frozen=True):
     key: Key
     drawn: Drawn | None
     sums: Mapping[GroupName, NDArray[np.uint64]]
-    failed: str = ""  # why this row has no token although it should; other rows are not affected
+    failed: RowFailure | None = None
+    scores: PromptScores | None = None
 
 
 class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):

@@ -29,7 +29,7 @@ def _signature(element: types.Type) -> Signature:
     def given(dtype: types.Type) -> types.Type:
         return types.Array(dtype, 1, "C", readonly=True)
 
-    counts = (types.int64,) * 5
+    counts = (types.int64,) * 7
     out = types.Array(types.uint64, 2, "C")
     return types.void(
         given(element),
@@ -57,7 +57,22 @@ def _mix(x: np.uint64) -> np.uint64:
     boundscheck=False,
     error_model="numpy",
 )
-def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, spec_key, out):  # type: ignore[no-untyped-def]
+def _sums(  # type: ignore[no-untyped-def]
+    pool,
+    k,
+    starts,
+    firsts,
+    layers,
+    head,
+    past_head,
+    by_head,
+    by_layer,
+    parts,
+    tokens,
+    row,
+    spec_key,
+    out,
+):
     """Compute the sums of one spec.
 
     Args:
@@ -65,6 +80,7 @@ def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, 
         k: uint64, the constants of one cell, one for each element
         starts: int64 [blocks], first element of the spec in each block
         firsts: int64 [blocks], position of each block's first row
+        by_head, by_layer: elements from a cell to that of the next head, and of the next layer
         row: elements of a row
         out: uint64 [blocks, units], is written
     """
@@ -75,10 +91,11 @@ def _sums(pool, k, starts, firsts, layers, head, past_head, parts, tokens, row, 
         for cell in range(cells):
             for t in range(tokens):
                 where[cell, t] = _mix(np.uint64(firsts[n] + t) * GOLDEN + np.uint64(cell))
-        at = starts[n]
         unit = 0
         for h in range(head, past_head):
-            for layer in layers:
+            for i_layer in range(layers.size):
+                layer = layers[i_layer]
+                at = starts[n] + (h - head) * by_head + i_layer * by_layer
                 total = np.uint64(0)
                 for part in range(parts):
                     key = _mix(
@@ -122,16 +139,17 @@ def block_sums(
     Returns:
         uint64 [blocks, units]
     """
-    size = placement.block_bytes(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
-    if places and slots.size and (slots.min() < 0 or (slots.max() + 1) * size > pool.size):
-        raise Bug(
-            f"a block in {slots.min()} .. {slots.max()} is outside the pool of {pool.size} bytes"
-        )
+    for p in places:
+        if slots.size and (slots.min() < 0 or slots.max() * p.block_stride + p.reach > pool.size):
+            raise Bug(
+                f"a block in {slots.min()} .. {slots.max()} is outside the pool of {pool.size} "
+                "bytes"
+            )
     tokens = placement.table.block_tokens if placement.table.group(group).unit is Unit.PAGE else 1
     slots, firsts = slots.astype(np.int64), numbers.astype(np.int64) * tokens
     found = [
-        _spec(pool, place, slots * size + place.offset, firsts, tokens, identity)
+        _spec(pool, place, slots * place.block_stride + place.offset, firsts, tokens, identity)
         for place in places
     ]
     return np.concatenate([np.empty((slots.size, 0), dtype=np.uint64), *found], axis=1)
@@ -147,7 +165,8 @@ def _spec(
 ) -> NDArray[np.uint64]:
     layers = np.array(place.layers, dtype=np.int64)
     sums = np.empty((starts.size, place.heads.size * layers.size), dtype=np.uint64)
-    in_words = not (place.row_bytes % 4 or pool.ctypes.data % 4 or (starts % 4).any())
+    steps = (place.head_stride, place.layer_stride, place.row_bytes, pool.ctypes.data)
+    in_words = not (any(step % 4 for step in steps) or (starts % 4).any())
     elements = pool[: pool.size // 4 * 4].view(np.uint32) if in_words else pool
     width = elements.itemsize
     _sums(
@@ -158,6 +177,8 @@ def _spec(
         layers,
         place.heads.start,
         place.heads.end,
+        place.head_stride // width,
+        place.layer_stride // width,
         len(place.spec.parts),
         tokens,
         place.row_bytes // width,

@@ -1,4 +1,4 @@
-"""The engine of one rank: a compute thread and a digest thread beside the pump.
+"""The engine of one rank: threads for compute, digests and grammars beside the pump.
 
 submit(batch) ──▶ compute thread: forward, draw, zero tails, seal ──▶ poll
 digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
@@ -17,16 +17,20 @@ import torch
 from numpy.typing import NDArray
 
 from baton.core.errors import PeerError
-from baton.core.ids import GroupName
+from baton.core.ids import GroupName, Key
+from baton.core.memory.kinds import HostRam
 from baton.core.memory.state import Placement, Unit
-from baton.core.messages import Drawn
+from baton.core.messages import Drawn, Grammar, RowFailure
+from baton.core.prompt_scores import PromptScores
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends
+from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
 from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
-from baton.engine.sampler import Undrawn, draw_rows
+from baton.engine.sampler import draw_rows, everything
+from baton.engine.scorer import score
 from baton.ports.fabric import Pool
 
 log = structlog.get_logger()
@@ -39,7 +43,8 @@ DIGEST_BLOCKS = 64  # hashed at a time, so that a short verification can pass a 
 
 
 def pool_bytes(pool: Pool) -> NDArray[np.uint8]:
-    """View a pool's memory as uint8 [bytes]; valid while the pool is open."""
+    """View a pool's memory, which must be the host's, as uint8 [bytes]; valid while it is open."""
+    assert isinstance(pool.memory, HostRam), f"a pool in {pool.memory} has no view on the host"
     return np.ctypeslib.as_array((ctypes.c_uint8 * pool.nbytes).from_address(pool.address))
 
 
@@ -57,6 +62,7 @@ class TorchEngine:
         identity: int,
         threads: int,
         wake: Callable[[], None],
+        build_matcher: BuildMatcher = no_grammars,
         rehearse: Callable[[], None] = lambda: None,
     ) -> None:
         self._model, self._placement, self._backends = model, placement, backends
@@ -68,12 +74,13 @@ class TorchEngine:
             threads,
             wake,
         )
+        self._grammars = Grammars(build_matcher)
         self._rehearse = rehearse  # called before the first batch, on the compute thread
         # what attention reads is in the served dtype
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads
         self._progress = dict.fromkeys(WorkKind, 0)  # each counter is changed by one thread only
         self._done: deque[BatchDone | DigestDone | BaseException] = deque()
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[Batch, Masks] | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
         self._running = [
             threading.Thread(target=self._compute_loop, name="baton-compute", daemon=True),
@@ -97,7 +104,14 @@ class TorchEngine:
         }
 
     def submit(self, batch: Batch) -> None:
-        self._batches.put(batch)
+        # masks are computed while the batch is
+        self._batches.put((batch, self._grammars.masks(batch.rows)))
+
+    def constrain(self, key: Key, grammar: Grammar) -> None:
+        self._grammars.constrain(key, grammar)
+
+    def release(self, key: Key) -> None:
+        self._grammars.release(key)
 
     def digest(self, order: DigestOrder) -> None:
         self._digests.put(order)
@@ -131,6 +145,7 @@ class TorchEngine:
                     f"{thread.name} waits for another rank still after "
                     f"{PATIENCE_S:.0f} s; its memory stays as it is"
                 )
+        self._grammars.close()
         self._bytes.clear()
 
     # ---- threads --------------------------------------------------------------------------------
@@ -140,8 +155,8 @@ class TorchEngine:
         try:
             with torch.inference_mode():
                 self._rehearse()
-                while (batch := self._batches.get()) is not None:
-                    self._finish(self._compute(batch))
+                while (order := self._batches.get()) is not None:
+                    self._finish(self._compute(*order))
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
             self._finish(error)
 
@@ -176,11 +191,15 @@ class TorchEngine:
 
     # ---- compute --------------------------------------------------------------------------------
 
-    def _compute(self, batch: Batch) -> BatchDone:
+    def _compute(self, batch: Batch, masks: Masks) -> BatchDone:
         hidden = self._forward(batch.rows)
-        drawn = {} if hidden is None else self._draw(batch.rows, hidden)
+        scores = {} if hidden is None else self._score(batch.rows, hidden)
+        drawn = {} if hidden is None else self._draw(batch.rows, hidden, masks)
         computed = time.monotonic_ns()
-        rows = tuple(_row_done(r, drawn.get(i), self._seal(r)) for i, r in enumerate(batch.rows))
+        rows = tuple(
+            _row_done(r, drawn.get(i), self._seal(r), scores.get(i))
+            for i, r in enumerate(batch.rows)
+        )
         ended = time.monotonic_ns()
         log.debug(
             "step_computed",
@@ -191,7 +210,26 @@ class TorchEngine:
         )
         return BatchDone(batch.seq, rows)
 
-    def _draw(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, Drawn | Undrawn]:
+    def _score(self, rows: Sequence[Row], hidden: torch.Tensor) -> dict[int, PromptScores | None]:
+        """Score the prompt's tokens of the rows that want it; None on ranks without logits."""
+        found, first = {}, 0
+        for i, row in enumerate(rows):
+            past = first + len(row.tokens)
+            if (wanted := row.score) is not None:
+                found[i] = score(
+                    hidden[first:past],
+                    (*row.tokens[1:], *(() if wanted.next is None else (wanted.next,))),
+                    wanted.top,
+                    logits=self._model.logits,
+                    row_step=self._row_step,
+                    passed=self._passed,
+                )
+            first = past
+        return found
+
+    def _draw(
+        self, rows: Sequence[Row], hidden: torch.Tensor, masks: Masks
+    ) -> dict[int, Drawn | RowFailure]:
         """Sample tokens for the rows that want one; empty on ranks without logits."""
         wanted = [(i, row.draw) for i, row in enumerate(rows) if row.draw is not None]
         if not wanted:
@@ -202,7 +240,11 @@ class TorchEngine:
         )
         if logits is None:
             return {}
-        drawn = draw_rows(logits[: len(wanted)], [order for _, order in wanted])
+        drawn = draw_rows(
+            logits[: len(wanted)],
+            [order for _, order in wanted],
+            [masks.get(i, everything) for i, _ in wanted],
+        )
         return {i: token for (i, _), token in zip(wanted, drawn, strict=True)}
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
@@ -217,7 +259,7 @@ class TorchEngine:
         return self._model.forward(x, at, self._backends.over(metadata, self._passed))
 
     def _passed(self) -> None:
-        """Count a layer as a sign of progress."""
+        """Count a layer, or a few positions that were scored, as a sign of progress."""
         self._progress[WorkKind.STEP] += 1
 
     def _metadata(self, rows: Sequence[Row], group: GroupName) -> AttentionMetadata:
@@ -283,9 +325,12 @@ class TorchEngine:
 
 
 def _row_done(
-    row: Row, drawn: Drawn | Undrawn | None, sums: Mapping[GroupName, NDArray[np.uint64]]
+    row: Row,
+    drawn: Drawn | RowFailure | None,
+    sums: Mapping[GroupName, NDArray[np.uint64]],
+    scores: PromptScores | None,
 ) -> RowDone:
-    if isinstance(drawn, Undrawn):
+    if isinstance(drawn, RowFailure):
         log.error("row_failed", room=row.key.room, epoch=row.key.epoch, why=drawn.why)
-        return RowDone(row.key, None, sums, drawn.why)
-    return RowDone(row.key, drawn, sums)
+        return RowDone(row.key, None, sums, drawn)
+    return RowDone(row.key, drawn, sums, scores=scores)

@@ -6,7 +6,7 @@ from pathlib import Path
 from baton.core.errors import ConfigError
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-WANTED = ["*.json", "*.safetensors", "*.jinja"]
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tiktoken.model"]
 UNWANTED = ["original/*", "consolidated*", "onnx/*"]  # copies in other formats
 
 

@@ -1,20 +1,20 @@
 """Samples tokens: the random number for generated token i of a request depends only on (seed, i).
 
-logits -> barred ids, bias -> penalties -> / temperature -> min_p -> top_k -> top_p
-       -> inverse of the cumulative probabilities, in order of token ids
+logits -> grammar, allowed, bad and barred ids -> bias -> penalties -> / temperature -> min_p
+       -> top_k -> top_p -> inverse of the cumulative probabilities, in order of token ids
 
 The order and the formulas are vLLM's. Logprobs are those of the unchanged logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from baton.core.ids import TokenId
-from baton.core.messages import Drawn, Sampling, Shaping
+from baton.core.matchers import GrammarError
+from baton.core.messages import Drawn, FailCode, RowFailure, Sampling, Shaping
 from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
@@ -24,42 +24,59 @@ ROW_ERRORS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 FIRST_LOOK = 1024  # candidates sorted at first for top_p; if they are not enough, all are sorted
 
 
+# what a row's grammar allows: bool [vocab]; it may wait, and raise one of ROW_ERRORS
+Allowed = Callable[[], NDArray[np.bool_] | None]
+
+
 def uniform(seed: int, index: int) -> float:
     """Return a uniform number in [0, 1) with 53 bits."""
     return (mix64(mix64(seed, 0), index) >> 11) * 2.0**-53
 
 
-class Undrawn(msgspec.Struct, frozen=True):
-    """A row whose token cannot be sampled, and why."""
-
-    why: str
+class NoToken(ValueError):
+    """No token may come next."""
 
 
-def draw_rows(logits: torch.Tensor, orders: Sequence[Draw]) -> list[Drawn | Undrawn]:
+def draw_rows(
+    logits: torch.Tensor, orders: Sequence[Draw], allowed: Sequence[Allowed] | None = None
+) -> list[Drawn | RowFailure]:
     """Sample one token for each row, independently of other rows.
 
     Args:
         logits: float32 [rows, vocab]; they are not changed
         orders: the sampling parameters of each row
+        allowed: returns what the row's grammar allows, bool [vocab]; None = everything
     """
-    return [_row(row, order) for row, order in zip(logits, orders, strict=True)]
+    each = allowed or [everything] * len(orders)
+    return [_row(row, order, a) for row, order, a in zip(logits, orders, each, strict=True)]
 
 
-def draw(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
+def draw(logits: torch.Tensor, order: Draw) -> Drawn | RowFailure:
     """Sample one row's token. logits: float32 [vocab]."""
     return draw_rows(logits[None], [order])[0]
 
 
-def _row(logits: torch.Tensor, order: Draw) -> Drawn | Undrawn:
+def everything() -> None:
+    """Return what a row without a grammar is allowed."""
+    return None
+
+
+def _row(logits: torch.Tensor, order: Draw, allowed: Allowed) -> Drawn | RowFailure:
     """Sample one row. An error concerns only this row: the others of the step get their tokens."""
     try:
-        return _scored(logits, _token(logits.numpy(), order), order.sampling.logprobs)
+        token = _token(logits.numpy(), order, allowed())
+        return _scored(logits, token, order.sampling.logprobs)
     except ROW_ERRORS as error:
-        return Undrawn(f"its token {order.index} cannot be drawn: {type(error).__name__}: {error}")
+        asked = isinstance(error, (GrammarError, NoToken))
+        code = FailCode.UNSATISFIABLE if asked else FailCode.COMPUTE_FAILED
+        what = str(error) if asked else f"{type(error).__name__}: {error}"
+        return RowFailure(code, f"its token {order.index} cannot be drawn: {what}")
 
 
-def _token(values: NDArray[np.float32], order: Draw) -> int:
-    shaped = shape(values, order.sampling.shaping, order.past)
+def _token(values: NDArray[np.float32], order: Draw, allowed: NDArray[np.bool_] | None) -> int:
+    shaped = shape(values, order.sampling.shaping, order.past, allowed)
+    if shaped is not values and shaped.max() == -np.inf:
+        raise NoToken("allowed_token_ids, bad_words and the grammar together leave no token")
     if order.sampling.temperature > 0:
         return _sample(shaped, order.sampling, order.index)
     return int(shaped.argmax())  # ties: the lowest id
@@ -77,9 +94,16 @@ def _scored(logits: torch.Tensor, token: int, wanted: int | None) -> Drawn:
 
 
 def shape(
-    values: NDArray[np.float32], shaping: Shaping | None, past: Past | None
+    values: NDArray[np.float32],
+    shaping: Shaping | None,
+    past: Past | None,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Apply biases and penalties; returns float32 [vocab], the same array if there are none.
+    """Apply masks, biases and penalties; returns float32 [vocab], the same array if there are none.
+
+    Tokens that the grammar, `allowed_token_ids` or a bad word exclude become minus infinity, and
+    nothing raises them from there. Barred tokens may come after all where nothing else may: an
+    answer that is complete ends.
 
     The repetition penalty divides positive logits, and multiplies others, of tokens in prompt or
     answer (Keskar et al. 2019). The frequency penalty is subtracted for each occurrence, and the
@@ -88,8 +112,7 @@ def shape(
     if shaping is None and past is None:
         return values
     out = values.copy()
-    if past is not None:
-        out[list(past.barred)] = -np.inf
+    _exclude(out, shaping, past, allowed)
     if shaping is None:
         return out
     if shaping.logit_bias:
@@ -98,6 +121,30 @@ def shape(
     if past is not None:
         _penalize(out, shaping, past)
     return out
+
+
+def _exclude(
+    out: NDArray[np.float32],
+    shaping: Shaping | None,
+    past: Past | None,
+    allowed: NDArray[np.bool_] | None,
+) -> None:
+    """Set the logits of tokens that must not be drawn to minus infinity."""
+    if allowed is not None:
+        out[~allowed] = -np.inf
+    if shaping is not None and shaping.allowed_token_ids:
+        ids = np.array(shaping.allowed_token_ids)
+        kept = out[ids]
+        out[:] = -np.inf
+        out[ids] = kept
+    if past is None:
+        return
+    out[list(past.bad)] = -np.inf
+    ends = list(past.barred)
+    kept = out[ends]
+    out[ends] = -np.inf
+    if ends and out.max() == -np.inf:
+        out[ends] = kept
 
 
 def _penalize(out: NDArray[np.float32], shaping: Shaping, past: Past) -> None:
@@ -120,7 +167,8 @@ def _sample(values: NDArray[np.float32], sampling: Sampling, index: int) -> int:
     # rest.
     cumulated = np.cumsum(weights if kept is None else weights[kept])
     at = np.searchsorted(cumulated, uniform(sampling.seed, index) * cumulated[-1], side="right")
-    found = min(int(at), cumulated.size - 1)
+    # rounding may lead beyond the last token that has a weight
+    found = min(int(at), int(np.searchsorted(cumulated, cumulated[-1], side="left")))
     return found if kept is None else int(kept[found])
 
 

@@ -14,6 +14,7 @@ from baton.gateway.ask import Ask
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.exchange import Exchange
 from baton.gateway.faults import HttpFault
+from baton.gateway.messages_faults import in_schema_of
 from baton.gateway.outlet import outlet_of
 
 log = structlog.get_logger("baton.gateway")
@@ -33,9 +34,10 @@ class PlainSend:
         await self._app(scope, receive, send)
 
 
-def fault_response(fault: HttpFault) -> Response:
-    """Make an ordinary response of an error."""
-    return Response(fault.body, fault.status, headers=fault.headers, media_type="application/json")
+def fault_response(fault: HttpFault, path: str) -> Response:
+    """Make an ordinary response of an error of a request for `path`."""
+    shown = in_schema_of(path, fault)
+    return Response(shown.body, shown.status, headers=shown.headers, media_type="application/json")
 
 
 class Answer(Response):
@@ -53,7 +55,7 @@ class Answer(Response):
             self._dispatcher.open(exchange, self._ask)
             await exchange.change()
             if exchange.fault is not None:
-                await fault_response(exchange.fault)(scope, receive, send)
+                await fault_response(exchange.fault, scope["path"])(scope, receive, send)
             elif not exchange.gone:
                 await self._write(send, scope.get(PLAIN_SEND, send))
         finally:

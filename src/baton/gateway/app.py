@@ -1,12 +1,14 @@
-"""Puts the HTTP side together: routes, API keys, and OpenAI's error schema for everything that goes
-wrong."""
+"""Puts the HTTP side together: routes, API keys, and an error schema for everything that goes wrong
+(OpenAI's; for the Messages API, Anthropic's)."""
 
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -19,6 +21,8 @@ from baton.gateway.faults import Fault, HttpFault, refuse
 from baton.gateway.metrics import Metrics
 from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
+from baton.gateway.parsers import load_parsers
+from baton.gateway.root_path import RootPath
 from baton.gateway.routes import Routes
 from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper
@@ -32,6 +36,9 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
     """Make the ASGI application.
 
     Its table of open requests is `app.state.dispatcher`; serve_http uses it to end them.
+
+    Raises:
+        ConfigError: there is no parser of the name that the settings give
     """
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)
@@ -45,26 +52,47 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
         settings=settings,
         metrics=metrics,
         sleeper=sleeper,
+        parsers=load_parsers(tokenizer, settings),
     )
     app = FastAPI(
-        title="Baton", version=__version__, openapi_url=None, docs_url=None, redoc_url=None
+        title="Baton",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.dispatcher = dispatcher
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
-    described = msgspec.json.encode(document(OPERATIONS))
-
-    async def openapi() -> Response:
-        return Response(described, media_type="application/json")
-
-    app.add_api_route("/openapi.json", openapi, methods=["GET"])
+    if settings.describes_itself:
+        app.add_api_route("/openapi.json", _describe(settings.root_path), methods=["GET"])
     app.add_exception_handler(HttpFault, _on_fault)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_bug)
     if settings.api_keys:
         app.add_middleware(KeyCheck, api_keys=settings.api_keys)
+    if (cors := settings.cors).allowed_origins:
+        # around the check of keys: a browser's preflight has none
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=cors.allowed_origins,
+            allow_methods=cors.allowed_methods,
+            allow_headers=cors.allowed_headers,
+            allow_credentials=cors.allow_credentials,
+        )
+    if settings.root_path:
+        app.add_middleware(RootPath, root_path=settings.root_path)
     return app
+
+
+def _describe(root_path: str) -> Callable[[], Awaitable[Response]]:
+    described = msgspec.json.encode(document(OPERATIONS, root_path=root_path))
+
+    async def openapi() -> Response:
+        return Response(described, media_type="application/json")
+
+    return openapi
 
 
 async def _on_fault(request: Request, fault: Exception) -> Response:
@@ -76,7 +104,7 @@ async def _on_fault(request: Request, fault: Exception) -> Response:
         code=fault.fault.code,
         why=fault.fault.message,
     )
-    return fault_response(fault)
+    return fault_response(fault, request.url.path)
 
 
 async def _on_http_exception(request: Request, raised: Exception) -> Response:
@@ -85,7 +113,7 @@ async def _on_http_exception(request: Request, raised: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {raised.detail}"
     fault = refuse(message, code=raised.detail.lower().replace(" ", "_"), status=raised.status_code)
     fault.headers.update(raised.headers or {})
-    return fault_response(fault)
+    return fault_response(fault, request.url.path)
 
 
 async def _on_disconnect(request: Request, gone: Exception) -> Response:
@@ -95,6 +123,5 @@ async def _on_disconnect(request: Request, gone: Exception) -> Response:
 
 async def _on_bug(request: Request, bug: Exception) -> Response:
     """Answer 500 for a bug; the server logs the traceback."""
-    return fault_response(
-        HttpFault(500, Fault("internal error", "server_error", None, "internal_error"))
-    )
+    fault = HttpFault(500, Fault("internal error", "server_error", None, "internal_error"))
+    return fault_response(fault, request.url.path)

@@ -7,10 +7,11 @@ from typing import TypeVar
 import msgspec
 
 from baton.core.ids import TokenId
-from baton.core.messages import Limits, Sampling, Shaping
+from baton.core.messages import Grammar, Limits, Sampling, Shaping
 from baton.core.mixing import MASK, mix64
 from baton.gateway.door import Capacity
 from baton.gateway.faults import HttpFault, refuse
+from baton.gateway.masks import Word, allowed_token_ids, require_some_left
 from baton.gateway.neutral import brief
 from baton.gateway.prompts import Prompt
 from baton.gateway.schema import CHOICES, ChatBody, CompletionBody, GenerationBody
@@ -41,6 +42,7 @@ class Ask(msgspec.Struct, frozen=True):
     """
 
     orders: tuple[Order, ...]
+    grammar: Grammar | None
     temperature: float
     top_p: float
     top_k: int
@@ -48,6 +50,10 @@ class Ask(msgspec.Struct, frozen=True):
     seed: int | None
     shaping: Shaping | None
     logprobs: int | None
+    prompt_logprobs: int | None
+    prompt_scored: int | None  # what the core computes, for that and for an echo with logprobs
+    # max_tokens = 0: one token is generated, which is not shown or counted
+    prompt_only: bool
     priority: int
     # requests share cached state only with requests of the same salt; empty = no salt
     cache_salt: str
@@ -57,6 +63,10 @@ class Ask(msgspec.Struct, frozen=True):
     usage: bool  # whether a stream reports usage; an undivided answer always does
     running_usage: bool  # whether every chunk of a stream reports usage
     token_ids: bool
+    tokens_as_ids: bool  # logprobs show "token_id:5" instead of the token's text
+    skip_special_tokens: bool
+    spaces_between_special_tokens: bool
+    include_stop: bool
 
     def sampling(self, order: Order, *, fresh_seed: int) -> Sampling:
         """Return the sampling parameters of an order; `fresh_seed` is used if the client gave no
@@ -73,6 +83,7 @@ class Ask(msgspec.Struct, frozen=True):
             logprobs=self.logprobs,
             min_p=self.min_p,
             shaping=self.shaping,
+            prompt_logprobs=self.prompt_scored,
         )
 
 
@@ -87,9 +98,19 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def understand(
-    body: GenerationBody, prompts: Sequence[Prompt], *, logprobs: int | None, terms: Terms
+    body: GenerationBody,
+    prompts: Sequence[Prompt],
+    *,
+    logprobs: int | None,
+    prompt_scored: int | None,
+    terms: Terms,
+    grammar: Grammar | None = None,
+    bad_words: Sequence[Word] = (),
 ) -> Ask:
     """Validate everything that needs the model or several fields at once.
+
+    Args:
+        bad_words: those of the body, as tokens
 
     Raises:
         HttpFault: 400; the message names the field, its value and the limit
@@ -115,16 +136,23 @@ def understand(
     stops = [] if body.stop is None else [body.stop] if isinstance(body.stop, str) else body.stop
     options = body.stream_options
     usage = bool(options and options.include_usage)
-    each = [(p, _limits(body, p, terms)) for p in prompts]
+    each = [(p, _limits(body, p, terms, grammar)) for p in prompts]
+    shaping = _shaping(body, terms, bad_words)
+    if shaping is not None:
+        require_some_left(shaping, each[0][1], vocab_size=terms.vocab_size)
     return Ask(
         orders=tuple(Order(p, limits, choice) for p, limits in each for choice in range(n)),
+        grammar=grammar,
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=_either(body.top_p, defaults.top_p),
         top_k=max(0, _either(body.top_k, defaults.top_k)),
         min_p=_either(body.min_p, defaults.min_p),
         seed=body.seed,
-        shaping=_shaping(body, terms),
+        shaping=shaping,
         logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        prompt_scored=prompt_scored,
+        prompt_only=isinstance(body, CompletionBody) and _asked_tokens(body) == 0,
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         stops=tuple(dict.fromkeys(stops)),
@@ -133,6 +161,10 @@ def understand(
         usage=usage,
         running_usage=usage and bool(options and options.continuous_usage_stats),
         token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        skip_special_tokens=_either(body.skip_special_tokens, True),
+        spaces_between_special_tokens=_either(body.spaces_between_special_tokens, True),
+        include_stop=bool(body.include_stop_str_in_output),
     )
 
 
@@ -140,32 +172,27 @@ def _either(said: T | None, default: T) -> T:
     return default if said is None else said
 
 
-def chat_logprobs(body: ChatBody, settings: HttpSettings) -> int | None:
-    """Return the number of alternatives that a chat request wants for each token; None = no
-    logprobs.
-
-    Raises:
-        HttpFault: 400, the number is out of range
-    """
-    if body.top_logprobs and not body.logprobs:
+def require_plain_best_of(body: CompletionBody) -> None:
+    """Refuse a `best_of` that asks for more choices than are answered. Raises HttpFault."""
+    n = body.n or 1
+    if body.best_of not in (None, n):
         raise refuse(
-            f"top_logprobs = {body.top_logprobs} needs logprobs = true", param="top_logprobs"
+            f"best_of = {body.best_of} is not supported; supported: its absence or {n}, which is n",
+            param="best_of",
         )
-    return _bounded(body.top_logprobs or 0, "top_logprobs", settings) if body.logprobs else None
 
 
-def completion_logprobs(body: CompletionBody, settings: HttpSettings) -> int | None:
-    """Return the number of alternatives that a completions request wants; None = no logprobs."""
-    return None if body.logprobs is None else _bounded(body.logprobs, "logprobs", settings)
+def require_something(body: CompletionBody) -> None:
+    """Refuse a request that generates nothing and wants nothing of its prompt. Raises HttpFault."""
+    if _asked_tokens(body) == 0 and not body.echo and body.prompt_logprobs is None:
+        raise refuse(
+            "max_tokens = 0 generates nothing, and nothing else is asked for; set it to 1 or more, "
+            "or set echo = true or prompt_logprobs",
+            param="max_tokens",
+        )
 
 
-def _bounded(wanted: int, param: str, settings: HttpSettings) -> int:
-    if wanted > settings.max_logprobs:
-        raise refuse(f"{param} = {wanted}; at most {settings.max_logprobs} are served", param=param)
-    return wanted
-
-
-def _shaping(body: GenerationBody, terms: Terms) -> Shaping | None:
+def _shaping(body: GenerationBody, terms: Terms, words: Sequence[Word]) -> Shaping | None:
     defaults = terms.settings.defaults
     found = Shaping(
         repetition_penalty=_either(body.repetition_penalty, defaults.repetition_penalty),
@@ -174,6 +201,8 @@ def _shaping(body: GenerationBody, terms: Terms) -> Shaping | None:
         logit_bias=tuple(
             (_biased(token, terms), bias) for token, bias in (body.logit_bias or {}).items()
         ),
+        allowed_token_ids=allowed_token_ids(body.allowed_token_ids, vocab_size=terms.vocab_size),
+        bad_words=tuple(words),
     )
     return None if found == NO_SHAPING else found
 
@@ -194,18 +223,21 @@ def _biased(token: str, terms: Terms) -> TokenId:
     return TokenId(int(token))
 
 
-def _limits(body: GenerationBody, prompt: Prompt, terms: Terms) -> Limits:
+def _limits(body: GenerationBody, prompt: Prompt, terms: Terms, grammar: Grammar | None) -> Limits:
+    most = _max_tokens(body, len(prompt), terms)
+    # An answer that follows a grammar must be able to end when it is complete. So with a grammar
+    # `ignore_eos` bars the end tokens, and they are drawn only where nothing else may follow.
+    endless = bool(body.ignore_eos)
     found = Limits(
-        max_tokens=_max_tokens(body, len(prompt), terms),
+        max_tokens=max(1, most),  # the core always generates one
         stop_token_ids=tuple(map(TokenId, body.stop_token_ids or ())),
-        eos_token_ids=() if body.ignore_eos else terms.eos_ids,
+        eos_token_ids=() if endless and grammar is None else terms.eos_ids,
         deadline_ms=terms.deadline_ms,
-        min_tokens=body.min_tokens or 0,
+        min_tokens=most if endless and grammar is not None else body.min_tokens or 0,
     )
-    if found.min_tokens > found.max_tokens:
+    if found.min_tokens > most:
         raise refuse(
-            f"min_tokens = {found.min_tokens} is more than the {found.max_tokens} tokens that "
-            "may be generated",
+            f"min_tokens = {found.min_tokens} is more than the {most} tokens that may be generated",
             param="min_tokens",
         )
     if found.min_tokens and len({*found.stop_token_ids, *found.eos_token_ids}) >= terms.vocab_size:
@@ -221,10 +253,14 @@ def _max_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> int:
     return wanted if most is None else min(wanted, most)
 
 
+def _asked_tokens(body: GenerationBody) -> int | None:
+    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+
+
 def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> int:
     capacity, default = terms.capacity, terms.settings.defaults.max_tokens
     named = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    wanted = _asked_tokens(body)
     room = min(capacity.max_model_len, capacity.pool_tokens)
     what = (
         "the model's context" if room == capacity.max_model_len else "the smallest worker's memory"
@@ -232,7 +268,7 @@ def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> in
     left = room - prompt_tokens
     if left < 1:
         param, noun = (
-            ("messages", "the prompt of these messages")
+            (body.called("messages"), "the prompt of these messages")
             if isinstance(body, ChatBody)
             else ("prompt", "the prompt")
         )
@@ -246,6 +282,7 @@ def _wanted_tokens(body: GenerationBody, prompt_tokens: int, terms: Terms) -> in
     if named not in body.model_fields_set:
         return min(wanted, left)
     if wanted > left:
+        named = body.called(named)
         message = (
             f"the prompt has {prompt_tokens} tokens and {named} = {wanted}, "
             f"{prompt_tokens + wanted} together"

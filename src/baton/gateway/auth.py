@@ -1,12 +1,12 @@
-"""Decides who may use the HTTP side: bearer keys for clients, keys or loopback for operators.
+"""Decides who may use the HTTP side: API keys for clients, keys or loopback for operators.
 
 /health, /ready, /metrics, /version, /openapi.json   everybody, as in vLLM
-/v1/...                                               holders of a key, if keys are set
+/v1/..., /tokenize, /detokenize                       holders of a key, if keys are set
 /sleep, /wake_up, /reset_prefix_cache                 holders of a key; without keys, local clients
 /debug/ledger                                         local clients
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.gateway.answer import fault_response
 from baton.gateway.faults import Fault, HttpFault, refuse
+from baton.gateway.root_path import paths_of
 
-GUARDED = ("/v1", "/sleep", "/wake_up", "/reset_prefix_cache")
+GUARDED = ("/v1", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/reset_prefix_cache")
 
 
 class KeyCheck:
@@ -32,26 +33,37 @@ class KeyCheck:
         """Pass an allowed request on; answer any other with 401."""
         if (
             scope["type"] == "http"
-            and scope["path"].startswith(GUARDED)
+            and any(path.startswith(GUARDED) for path in paths_of(scope))
             and not self._allowed(scope)
         ):
             fault = refuse(
-                "a valid API key is needed: Authorization: Bearer KEY",
+                "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
                 code="invalid_api_key",
                 status=401,
             )
             fault.headers["www-authenticate"] = "Bearer"
-            await fault_response(fault)(scope, receive, send)
+            await fault_response(fault, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = header.partition(b" ")
-        given = sha256(key.strip()).digest()
         # no early exit at a match
-        matches = [compare_digest(given, expected) for expected in self._expected]
-        return scheme.lower() == b"bearer" and any(matches)
+        matches = [
+            compare_digest(sha256(given).digest(), expected)
+            for given in _keys(scope)
+            for expected in self._expected
+        ]
+        return any(matches)
+
+
+def _keys(scope: Scope) -> Iterator[bytes]:
+    """Yield the keys of a request, in OpenAI's header and in Anthropic's."""
+    headers = dict(reversed(scope["headers"]))  # of a header that is there twice, the first counts
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        yield key.strip()
+    if (key := headers.get(b"x-api-key", b"").strip()) != b"":
+        yield key
 
 
 def require_local(request: Request) -> None:

@@ -9,10 +9,25 @@ from starlette.requests import Request
 
 from baton.gateway.faults import HttpFault, refuse
 from baton.gateway.neutral import brief, judge_extra_fields
-from baton.gateway.schema import Body, GenerationBody
+from baton.gateway.schema import Body, ModelBody
 
-B = TypeVar("B", bound=GenerationBody)
+B = TypeVar("B", bound=ModelBody)
 S = TypeVar("S", bound=Body)
+
+# what pydantic calls the types of a field that may have one of several
+TYPES = frozenset(
+    [
+        "str",
+        "int",
+        "TextPart",
+        "NamedTool",
+        "InputMessage",
+        "InputCall",
+        "InputCallOutput",
+        "InputReasoning",
+        "ChosenFunction",
+    ]
+)
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
@@ -109,13 +124,12 @@ def _with_lone_surrogate(raw: bytes) -> str | None:
 
 
 def _where(path: tuple[int | str, ...]) -> str:
-    """Format a path, e.g. messages[0].content; names
-    of union members (`list[...]`) are left out."""
+    """Format a path, e.g. messages[0].content; names of types (`list[...]`) are left out."""
     shown = ""
     for part in path:
         if isinstance(part, int):
             shown += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "TextPart"):
+        elif part.isidentifier() and part not in TYPES:
             shown += f".{part}" if shown else part
         elif part.isdigit():  # a key of logit_bias
             shown += f"[{part[:20]}]"

@@ -5,7 +5,7 @@ complete. Bytes that never become a character (a model may generate any bytes) a
 U+FFFD at the end, or after HOLD_TOKENS tokens without text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Tokenizer as Vocabulary
 from tokenizers.decoders import DecodeStream
@@ -18,6 +18,8 @@ BROKEN = "\ufffd"
 class OwnTexts(dict[int, str | None]):
     """Maps a token to its text, or to None if the text depends on other tokens. Filled on demand.
 
+    `special` are the tokens that have no text.
+
     Byte-level decoders concatenate the bytes of tokens, so a token of whole characters has the same
     text everywhere. The text from other decoders depends on neighbours (spaces at the beginning,
     byte tokens), so all their tokens map to None.
@@ -26,14 +28,18 @@ class OwnTexts(dict[int, str | None]):
     def __init__(
         self, vocabulary: Vocabulary, special: frozenset[int], *, byte_level: bool
     ) -> None:
-        self._vocabulary, self._special, self._byte_level = vocabulary, special, byte_level
+        self._vocabulary, self.special, self._byte_level = vocabulary, special, byte_level
+
+    def keeping(self, kept: frozenset[int]) -> "OwnTexts":
+        """Return the same for a text in which the special tokens `kept` are shown."""
+        return OwnTexts(self._vocabulary, self.special - kept, byte_level=self._byte_level)
 
     def __missing__(self, token: int) -> str | None:
         found = self[token] = self._find(token)
         return found
 
     def _find(self, token: int) -> str | None:
-        if token in self._special:
+        if token in self.special:
             return ""
         text = (
             self._vocabulary.decode([token], skip_special_tokens=False)
@@ -46,32 +52,33 @@ class OwnTexts(dict[int, str | None]):
 class Detokenizer:
     """The text of one growing sequence.
 
-    All returned pieces together are the text, without special tokens.
+    All returned pieces together are the text, without the special tokens of `own`.
     """
 
-    __slots__ = ("_context", "_held", "_own", "_special", "_stream", "_vocabulary")
+    __slots__ = ("_context", "_held", "_own", "_stream", "_vocabulary")
 
-    def __init__(
-        self, vocabulary: Vocabulary, own: OwnTexts, special: frozenset[int], prompt: Sequence[int]
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, own: OwnTexts, prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
         self._own = own
-        self._special = special
         self._held: list[int] = []  # tokens without text so far
-        self._restart([t for t in prompt[-CONTEXT_TOKENS:] if t not in special])
+        self._restart([t for t in prompt[-CONTEXT_TOKENS:] if t not in own.special])
 
     def _restart(self, context: list[int]) -> None:
-        if self._vocabulary.decode(context).endswith(BROKEN):
+        if self._decode(context).endswith(BROKEN):
             context = []
         self._context = context
-        self._stream = DecodeStream(ids=context, skip_special_tokens=True)
+        # `push` leaves special tokens out, so those that come here are to be shown
+        self._stream = DecodeStream(ids=context, skip_special_tokens=False)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._vocabulary.decode(tokens, skip_special_tokens=False)
 
     def push(self, token: int) -> str:
         """Return the text that this token completes; may be empty."""
         own = self._own[token]
         if own is not None and not self._held:
             return own  # the decoder's stream can skip this token: it holds nothing incomplete
-        if token in self._special:
+        if token in self._own.special:
             return ""
         self._held.append(token)
         try:
@@ -89,13 +96,36 @@ class Detokenizer:
         """Return the text that is held back, complete or not."""
         if not self._held:
             return ""
-        before = self._vocabulary.decode(self._context)
-        whole = self._vocabulary.decode(self._context + self._held)
-        text = (
-            whole[len(before) :]
-            if whole.startswith(before)
-            else self._vocabulary.decode(self._held)
-        )
+        before = self._decode(self._context)
+        whole = self._decode(self._context + self._held)
+        text = whole[len(before) :] if whole.startswith(before) else self._decode(self._held)
         held, self._held = self._held, []
         self._restart(held)
         return text
+
+
+class UnspacedDetokenizer(Detokenizer):
+    """A detokenizer for `spaces_between_special_tokens` = false.
+
+    An added token that follows another one is shown as it is; some decoders write a space there.
+    """
+
+    __slots__ = ("_added", "_after_added")
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        own: OwnTexts,
+        prompt: Sequence[int],
+        *,
+        added: Mapping[int, str],
+    ) -> None:
+        super().__init__(vocabulary, own, prompt)
+        self._added = added
+        self._after_added = False
+
+    def push(self, token: int) -> str:
+        """Return the text that this token completes; may be empty."""
+        text, bare = super().push(token), self._added.get(token)
+        follows, self._after_added = self._after_added, bare is not None
+        return bare if bare is not None and follows else text

@@ -77,6 +77,7 @@ class Dispatcher:
                     order.limits,
                     priority=ask.priority,
                     cache_salt=ask.cache_salt,
+                    grammar=ask.grammar,
                 )
                 self._door.submit(submit, entry.hear)
                 exchange.note(stream, self._door.key_of(request))

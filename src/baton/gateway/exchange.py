@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from baton.core.door import Emit, RequestId
+from baton.core.errors import Bug
 from baton.core.ids import Key
 from baton.core.messages import FinishReason
 from baton.gateway.faults import Fault, HttpFault
@@ -119,7 +120,7 @@ class Exchange:
             return
         self.ended, self.outcome, self.why = True, fault.fault.code or "error", fault.fault.message
         if self._written:
-            self._pending.append(fault.event)
+            self._pending.append(self._style.failure(fault))
         else:
             self.fault = fault
         self._wake()
@@ -195,6 +196,10 @@ class Style(Protocol):
         """Return what the end of all choices adds to the body."""
         ...
 
+    def failure(self, fault: HttpFault) -> bytes:
+        """Return what an error adds to a body of which a part has been written."""
+        ...
+
 
 class Streamed:
     """Server-sent events, as they come."""
@@ -226,6 +231,10 @@ class Streamed:
         """Usage and the end mark."""
         return self._form.closing(streams)
 
+    def failure(self, fault: HttpFault) -> bytes:
+        """The event of the error."""
+        return self._form.failure(fault)
+
 
 class Undivided:
     """One JSON document at the end."""
@@ -248,3 +257,7 @@ class Undivided:
     def closing(self, streams: Sequence[TextStream]) -> bytes:
         """The document."""
         return self._form.whole(streams, [self._pieces[s.index] for s in streams])
+
+    def failure(self, fault: HttpFault) -> bytes:
+        """Not called: the only write is the last one."""
+        raise Bug(f"a document was cut short: {fault}")

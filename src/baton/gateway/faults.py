@@ -68,6 +68,7 @@ STATUS = {
     FailCode.COMPUTE_FAILED: 500,
     # not a 5xx: clients retry those by themselves, and each retry could kill two workers
     FailCode.POISON: 422,
+    FailCode.UNSATISFIABLE: 422,
 }
 
 
@@ -76,8 +77,8 @@ def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
     if fail.code is FailCode.OVERLOADED:
         return overloaded(fail.detail, retry_after_s=retry_after_s)
     headers = {"retry-after": str(retry_after_s)} if STATUS[fail.code] == 503 else {}
+    asked = fail.code is FailCode.UNSATISFIABLE  # all others are not the request's fault
+    kind = "invalid_request_error" if asked else "server_error"
     return HttpFault(
-        STATUS[fail.code],
-        Fault(fail.detail, "server_error", None, fail.code.value),
-        headers=headers,
+        STATUS[fail.code], Fault(fail.detail, kind, None, fail.code.value), headers=headers
     )

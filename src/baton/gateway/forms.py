@@ -1,5 +1,5 @@
 """The bytes of answers: OpenAI's objects, with vLLM's additions (`token_ids`, `prompt_token_ids`,
-`stop_reason`).
+`prompt_logprobs`, `stop_reason`).
 
 A form belongs to one HTTP request. Nearly all chunks are plain text; such a chunk is a
 concatenation of a head and a tail, which are encoded once, and the text.
@@ -11,14 +11,21 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from baton.core.messages import FinishReason
+from baton.gateway.echo import Echo
+from baton.gateway.faults import HttpFault
 from baton.gateway.scores import (
     ChatLogprobs,
     CompletionLogprobs,
+    PromptLogprobs,
+    Speller,
     chat_logprobs,
     completion_logprobs,
+    echoed,
+    prompt_logprobs,
 )
 from baton.gateway.stream import Ending, TextDelta, TextStream
-from baton.gateway.tokenizer import Tokenizer
+from baton.gateway.tool_calls import ToolCall
 
 DONE = b"data: [DONE]\n\n"
 HOLE = "\0"  # stands for the text in an encoded chunk while that is cut into head and tail
@@ -54,7 +61,17 @@ class Heading(msgspec.Struct, frozen=True):
     usage: bool
     running_usage: bool
     token_ids: bool
-    scored: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+    temperature: float
+    top_p: float
+    reasoning: bool = True  # whether parsed reasoning is shown
+    named_tool: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether generated tokens are shown with their logprobs."""
+        return self.logprobs is not None
 
 
 class Form(Protocol):
@@ -63,7 +80,7 @@ class Form(Protocol):
     def opening(self, stream: TextStream) -> bytes:
         """Return the event before a choice's first piece; may be empty.
 
-        Sets the stream's `wrap` if its pieces are plain text.
+        This or a later event sets the stream's `wrap` if its pieces are plain text.
         """
         ...
 
@@ -77,6 +94,10 @@ class Form(Protocol):
 
     def closing(self, streams: Sequence[TextStream]) -> bytes:
         """Return what follows when all choices have ended."""
+        ...
+
+    def failure(self, fault: HttpFault) -> bytes:
+        """Return the event of an error in the middle of a stream; nothing follows it."""
         ...
 
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
@@ -96,6 +117,16 @@ def usage_of(streams: Sequence[TextStream]) -> Usage:
     return _usage(
         sum(len(choices[0].prompt) for choices in each), sum(s.count for s in streams), cached
     )
+
+
+def _prompt_logprobs(
+    heading: Heading, stream: TextStream, speller: Speller
+) -> PromptLogprobs | UnsetType:
+    """Return what a choice's answer says of its prompt."""
+    if heading.prompt_logprobs is None:
+        return UNSET
+    assert stream.scores is not None, "the core sends them with the first token"
+    return prompt_logprobs(stream.prompt, stream.scores, heading.prompt_logprobs, speller)
 
 
 def _usage(prompt: int, said: int, cached: int) -> Usage:
@@ -119,6 +150,8 @@ def _merge(pieces: Sequence[TextDelta]) -> TextDelta:
         "".join(p.text for p in pieces),
         tuple(t for p in pieces for t in p.tokens),
         tuple(s for p in pieces for s in p.scored),
+        "".join(p.reasoning for p in pieces),
+        tuple(c for p in pieces for c in p.calls),
     )
 
 
@@ -134,11 +167,30 @@ def _around(sample: msgspec.Struct) -> Callable[[str], bytes]:
 # ---- chat ---------------------------------------------------------------------------------------
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to the function of a call."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to a call; the first one has its id, type and name."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a chunk adds to the message."""
+    """What a chunk adds to the message. `reasoning` and `reasoning_content` are the same."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallDelta, ...] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -164,11 +216,29 @@ class ChatChunk(msgspec.Struct, frozen=True):
     prompt_token_ids: Tokens = UNSET
 
 
+class FunctionOut(msgspec.Struct, frozen=True):
+    """The function of a call; `arguments` is the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallOut(msgspec.Struct, frozen=True):
+    """A call of a function."""
+
+    id: str
+    function: FunctionOut
+    type: str = "function"
+
+
 class ChatMessageOut(msgspec.Struct, frozen=True):
-    """The assistant's message."""
+    """The assistant's message. `reasoning` and `reasoning_content` are the same."""
 
     role: str
-    content: str
+    content: str | None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallOut, ...] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -192,13 +262,30 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     choices: tuple[ChatChoice, ...]
     usage: Usage
     prompt_token_ids: Tokens = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+NO_DELTA = ChatDelta()
+
+
+def _call_deltas(calls: Sequence[ToolCall]) -> tuple[ToolCallDelta, ...]:
+    """Return what pieces of calls add: a name is alone, arguments follow it."""
+    found = []
+    for call in calls:
+        if call.begins:
+            found.append(
+                ToolCallDelta(call.index, FunctionDelta("", call.name), call.id, "function")
+            )
+        if call.arguments:
+            found.append(ToolCallDelta(call.index, FunctionDelta(call.arguments)))
+    return tuple(found)
 
 
 class ChatForm:
     """/v1/chat/completions."""
 
-    def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
-        self._h, self._tokenizer = heading, tokenizer
+    def __init__(self, heading: Heading, speller: Speller) -> None:
+        self._h, self._speller = heading, speller
         self._rich = heading.scored or heading.token_ids or heading.running_usage
 
     def _chunk(
@@ -211,7 +298,7 @@ class ChatForm:
         return ChatChunk(h.id, "chat.completion.chunk", h.created, h.model, choices, usage, prompt)
 
     def _logprobs(self, piece: TextDelta) -> ChatLogprobs | None:
-        return chat_logprobs(piece.scored, self._tokenizer) if self._h.scored else None
+        return chat_logprobs(piece.scored, self._speller) if self._h.scored else None
 
     def _tokens(self, piece: TextDelta) -> Tokens:
         return piece.tokens if self._h.token_ids else UNSET
@@ -220,7 +307,7 @@ class ChatForm:
         """The role, and the prompt's ids if wanted."""
         role = ChatChunkChoice(stream.index, ChatDelta("assistant", ""))
         usage = _usage_so_far(self._h, stream)
-        if not self._rich:
+        if not self._rich and stream.reader is None:
             stream.wrap = _around(
                 self._chunk(ChatChunkChoice(stream.index, ChatDelta(content=HOLE)), usage=usage)
             )
@@ -232,21 +319,29 @@ class ChatForm:
         """A piece of content."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
+        if stream.reader is None:
+            delta = ChatDelta(content=piece.text)
+        else:
+            delta = self._delta(piece)
+            if delta == NO_DELTA and not self._rich:
+                return b""
         choice = ChatChunkChoice(
-            stream.index,
-            ChatDelta(content=piece.text),
-            self._logprobs(piece),
-            token_ids=self._tokens(piece),
+            stream.index, delta, self._logprobs(piece), token_ids=self._tokens(piece)
         )
-        return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
+        usage = _usage_so_far(self._h, stream)
+        return event(self._chunk(choice, usage=usage)) + self._calls(stream, piece)
 
     def ending(self, stream: TextStream, piece: TextDelta, ending: Ending) -> bytes:
-        """The rest of the content with the finish reason."""
-        content = ChatDelta(content=piece.text) if piece.text else ChatDelta()
+        """The rest of the content with the finish reason, behind the arguments of calls."""
+        if piece.calls:
+            calls = TextDelta(piece.text, (), (), piece.reasoning, piece.calls)
+            piece = TextDelta("", piece.tokens, piece.scored)
+            return self.delta(stream, calls) + self.ending(stream, piece, ending)
+        content = self._delta(piece)
         scored = self._logprobs(piece) if piece.scored else None
         tokens = self._tokens(piece)
         choice = ChatChunkChoice(
-            stream.index, content, scored, ending.reason.value, ending.cause, tokens
+            stream.index, content, scored, self._finish_reason(stream, ending), ending.cause, tokens
         )
         return event(self._chunk(choice, usage=_usage_so_far(self._h, stream)))
 
@@ -256,27 +351,76 @@ class ChatForm:
             return DONE
         return event(self._chunk(usage=usage_of(streams))) + DONE
 
+    def failure(self, fault: HttpFault) -> bytes:
+        """The error, without an end mark."""
+        return fault.event
+
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer."""
         h = self._h
         choices = tuple(self._choice(s, _merge(p)) for s, p in zip(streams, pieces, strict=True))
         prompt = streams[0].prompt if h.token_ids else UNSET
+        scores, usage = _prompt_logprobs(h, streams[0], self._speller), usage_of(streams)
         return msgspec.json.encode(
-            ChatAnswer(
-                h.id, "chat.completion", h.created, h.model, choices, usage_of(streams), prompt
-            )
+            ChatAnswer(h.id, "chat.completion", h.created, h.model, choices, usage, prompt, scores)
         )
 
     def _choice(self, stream: TextStream, piece: TextDelta) -> ChatChoice:
         assert stream.ending is not None
-        message, end = ChatMessageOut("assistant", piece.text), stream.ending
+        end = stream.ending
         return ChatChoice(
             stream.index,
-            message,
+            self._message(piece),
             self._logprobs(piece),
-            end.reason.value,
+            self._finish_reason(stream, end),
             end.cause,
             self._tokens(piece),
+        )
+
+    def _message(self, piece: TextDelta) -> ChatMessageOut:
+        reasoning = self._shown_reasoning(piece)
+        calls = tuple(ToolCallOut(c.id, FunctionOut(c.name, c.arguments)) for c in piece.calls)
+        divided = piece.reasoning or calls
+        return ChatMessageOut(
+            "assistant",
+            None if divided and not piece.text else piece.text,
+            reasoning,
+            reasoning,
+            calls or UNSET,
+        )
+
+    def _delta(self, piece: TextDelta) -> ChatDelta:
+        """Return a piece with the first thing that it adds to calls; `_calls` has the others."""
+        reasoning = self._shown_reasoning(piece)
+        calls = _call_deltas(piece.calls)
+        return ChatDelta(
+            content=piece.text or UNSET,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
+            tool_calls=calls[:1] or UNSET,
+        )
+
+    def _calls(self, stream: TextStream, piece: TextDelta) -> bytes:
+        """Return the events of what a piece adds to calls, less the first."""
+        usage = _usage_so_far(self._h, stream)
+        return b"".join(
+            event(
+                self._chunk(ChatChunkChoice(stream.index, ChatDelta(tool_calls=(c,))), usage=usage)
+            )
+            for c in _call_deltas(piece.calls)[1:]
+        )
+
+    def _shown_reasoning(self, piece: TextDelta) -> str | UnsetType:
+        return piece.reasoning if piece.reasoning and self._h.reasoning else UNSET
+
+    def _finish_reason(self, stream: TextStream, ending: Ending) -> str:
+        """Return why a choice ended: `tool_calls` if it stopped after calls.
+
+        With a named `tool_choice` it is `stop`, as OpenAI and vLLM say.
+        """
+        called = stream.reader is not None and stream.reader.calls and not self._h.named_tool
+        return (
+            "tool_calls" if called and ending.reason is FinishReason.STOP else ending.reason.value
         )
 
 
@@ -293,6 +437,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: Tokens = UNSET
     prompt_token_ids: Tokens = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True):
@@ -309,10 +454,14 @@ class CompletionAnswer(msgspec.Struct, frozen=True):
 
 
 class CompletionForm:
-    """/v1/completions."""
+    """/v1/completions.
 
-    def __init__(self, heading: Heading, tokenizer: Tokenizer) -> None:
-        self._h, self._tokenizer = heading, tokenizer
+    Args:
+        echoes: what the answer of every choice begins with; empty = without echo
+    """
+
+    def __init__(self, heading: Heading, speller: Speller, *, echoes: Sequence[Echo]) -> None:
+        self._h, self._speller, self._echoes = heading, speller, echoes
         self._rich = heading.scored or heading.token_ids or heading.running_usage
 
     def _answer(
@@ -328,34 +477,54 @@ class CompletionForm:
         return CompletionChoice(
             stream.index,
             piece.text,
-            completion_logprobs(piece.scored, self._tokenizer)
+            completion_logprobs(piece.scored, self._speller)
             if h.scored and (piece.scored or ending is None)
             else None,
             None if ending is None else ending.reason.value,
             UNSET if ending is None else ending.cause,
             piece.tokens if h.token_ids else UNSET,
             stream.prompt if h.token_ids and prompt else UNSET,
+            _prompt_logprobs(h, stream, self._speller) if prompt else UNSET,
         )
 
+    def _echo(self, stream: TextStream) -> TextDelta:
+        """Return what a choice shows of its prompt."""
+        if not self._echoes:
+            return NO_PIECE
+        echo = self._echoes[stream.index]
+        if self._h.logprobs is None:
+            return TextDelta(echo.text, (), ())
+        assert stream.scores is not None, "the core sends them with the first token"
+        scored = echoed(stream.prompt, stream.scores, echo.offsets, self._h.logprobs)
+        return TextDelta(echo.text, (), scored)
+
     def opening(self, stream: TextStream) -> bytes:
-        """The prompt's ids if wanted."""
+        """The prompt's text and ids if wanted."""
         if not self._rich:
             stream.wrap = _around(
                 self._answer(
                     CompletionChoice(stream.index, HOLE), usage=_usage_so_far(self._h, stream)
                 )
             )
-        if not self._h.token_ids:
+        usage, echo = _usage_so_far(self._h, stream), self._echo(stream)
+        if not (self._h.token_ids or echo.text or echo.scored):
             return b""
-        choice = CompletionChoice(stream.index, "", token_ids=(), prompt_token_ids=stream.prompt)
-        return event(
-            self._answer(choice, usage=_usage_so_far(self._h, stream), prompt=stream.prompt)
+        ids = stream.prompt if self._h.token_ids else UNSET
+        choice = CompletionChoice(
+            stream.index,
+            echo.text,
+            completion_logprobs(echo.scored, self._speller) if echo.scored else None,
+            token_ids=UNSET if ids is UNSET else (),
+            prompt_token_ids=ids,
         )
+        return event(self._answer(choice, usage=usage, prompt=ids))
 
     def delta(self, stream: TextStream, piece: TextDelta) -> bytes:
         """A piece of text."""
         if stream.wrap is not None:
             return stream.wrap(piece.text) if piece.text else b""
+        if not piece.tokens:
+            return b""
         return event(
             self._answer(self._choice(stream, piece, None), usage=_usage_so_far(self._h, stream))
         )
@@ -370,10 +539,14 @@ class CompletionForm:
         """Usage if wanted, then the end mark."""
         return event(self._answer(usage=usage_of(streams))) + DONE if self._h.usage else DONE
 
+    def failure(self, fault: HttpFault) -> bytes:
+        """The error, without an end mark."""
+        return fault.event
+
     def whole(self, streams: Sequence[TextStream], pieces: Sequence[Sequence[TextDelta]]) -> bytes:
         """The undivided answer."""
         choices = [
-            self._choice(s, _merge(p), s.ending, prompt=True)
+            self._choice(s, _merge([self._echo(s), *p]), s.ending, prompt=True)
             for s, p in zip(streams, pieces, strict=True)
         ]
         only = streams[0].prompt if self._h.token_ids and len(streams) == 1 else UNSET

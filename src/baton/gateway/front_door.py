@@ -14,14 +14,23 @@ import structlog
 
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
 from baton.core.effects import Send
-from baton.core.events import AskWorkers, Core, ForgetQuestion, FrontEvent, Submitted
+from baton.core.events import (
+    AskWorkers,
+    Core,
+    ForgetQuestion,
+    FrontEvent,
+    MessageReceived,
+    Submitted,
+)
+from baton.core.frames import Said
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import Say
-from baton.core.ids import Key, Room
+from baton.core.ids import Boot, Key, Room
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Full
 from baton.core.messages import AskLedger, Clear, Register, ResetCache
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
+from baton.gateway.engine_client import EngineClient
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
 from baton.ports.entropy import Entropy
@@ -50,9 +59,17 @@ class FrontDoor:
         entropy: Entropy,
         warms_up: bool = False,
         control: str = LOOPBACK,
+        engines: EngineClient | None = None,
     ) -> None:
+        """engines: sends requests to engines whose workers are guests of them; None = none may
+        register"""
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
-        self._pump = GatewayPump(core=core, front=front, lines=lines, clock=clock, say=self._say)
+        self._engines = engines
+        self._pump = GatewayPump(
+            core=core, front=front, lines=lines, clock=clock, say=self._say, engines=engines
+        )
+        if engines is not None:
+            engines.answers = self._engine_says
         self._control = control
         self._hear: dict[RequestId, Hear] = {}
         self._numbers, self._questions = count(1), count(1)
@@ -77,6 +94,11 @@ class FrontDoor:
     def submit(self, submit: Submit, hear: Hear) -> None:
         self._pump.step(Submitted(submit, Room(f"{self._entropy.bits(128):032x}")))
         self._hear[submit.request] = hear
+        self._turn_soon()
+
+    def _engine_says(self, boot: Boot, message: Said) -> None:
+        """An engine has answered over HTTP: to the core it is as if its worker had said so."""
+        self._pump.step(MessageReceived(boot, message))
         self._turn_soon()
 
     def cancel(self, cancel: Cancel) -> None:

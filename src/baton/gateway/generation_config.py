@@ -19,9 +19,9 @@ import structlog
 from baton.core.errors import ConfigError
 from baton.gateway.body import fit
 from baton.gateway.faults import HttpFault
-from baton.gateway.json_file import read_object
 from baton.gateway.neutral import brief
 from baton.gateway.schema import GenerationConfigBody, SamplingBody
+from baton.vocabulary.json_file import read_object
 
 log = structlog.get_logger("baton.gateway")
 

@@ -19,39 +19,32 @@ SHOWN = 80  # characters of a value in a message
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_generation_prompt": (None, True),
     "add_special_tokens": (None,),
-    "allowed_token_ids": (None,),
     "audio": (None,),
-    "bad_words": (None, []),
     "bad_words_ids": (None, []),
     "best_of": (None, 1),
     "chat_template": (None,),
     "chat_template_kwargs": (None, {}),
+    "container": (None,),
     "continue_final_message": (None, False),
     "custom_logit_processor": (None,),
     "custom_params": (None,),
     "documents": (None, []),
     "dry_multiplier": (None, 0),
     "dynatemp_range": (None, 0),
-    "ebnf": (None,),
     "echo": (None, False),
     "function_call": (None, "none", "auto"),
     "functions": (None, []),
     "grammar": (None, ""),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
     "image_data": (None,),
-    "include_stop_str_in_output": (None, False),
     "input_embeds": (None,),
     "input_ids": (None,),
-    "json_schema": (None,),
     "kv_transfer_params": (None,),
     "length_penalty": (None, 1),
     "logits_processors": (None, []),
     "lora_path": (None,),
     "lora_request": (None,),
     "max_new_tokens": (None,),
+    "mcp_servers": (None, []),
     "min_new_tokens": (None, 0),
     "mirostat": (None, 0),
     "mirostat_mode": (None, 0),
@@ -64,20 +57,13 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "penalty_alpha": (None, 0),
     "prediction": (None,),
     "prompt_embeds": (None,),
-    "prompt_logprobs": (None,),
     "reasoning": (None,),
     "reasoning_effort": (None,),
-    "regex": (None,),
     "repeat_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
     "response_role": (None, "assistant"),
     "return_hidden_states": (None, False),
-    "return_tokens_as_token_ids": (None, False),
     "session_params": (None,),
-    "skip_special_tokens": (None, True),
-    "spaces_between_special_tokens": (None, True),
     "stop_regex": (None, []),
-    "structured_outputs": (None,),
     "suffix": (None, ""),
     "tfs": (None, 1),
     "tfs_z": (None, 1),
@@ -85,7 +71,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
     "top_a": (None, 0),
-    "truncate_prompt_tokens": (None,),
     "truncation": (None,),
     "typical_p": (None, 1),
     "use_beam_search": (None, False),
@@ -130,14 +115,19 @@ def judge_extra_fields(extra: Mapping[str, object]) -> None:
 
 
 def _require_neutral(field: str, value: object, neutral: Iterable[object]) -> None:
-    if not any(
-        value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral
-    ):
+    if not is_one_of(value, neutral):
         allowed = " or ".join(["its absence", *(json.dumps(v) for v in neutral if v is not None)])
         raise refuse(
             f"{field[:64]} = {brief(value)} is not supported; supported: {allowed}",
             param=field[:64],
         )
+
+
+def is_one_of(value: object, values: Iterable[object]) -> bool:
+    """Whether a value is among others, as JSON: 1 is not true."""
+    return any(
+        value == other and isinstance(value, bool) == isinstance(other, bool) for other in values
+    )
 
 
 def brief(value: object) -> str:

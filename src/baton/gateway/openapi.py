@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from baton import __version__
 from baton.gateway.faults import FaultBody
-from baton.gateway.schema import GenerationBody
+from baton.gateway.schema import ModelBody
 
 REFERENCE = "#/components/schemas/"
 TEXT, JSON, EVENTS = "text/plain", "application/json", "text/event-stream"
@@ -27,8 +27,10 @@ FAULTS: Mapping[int, str] = {
     502: "The handoff failed.",
     503: "Not ready, asleep, or a worker was lost; see Retry-After.",
     504: "Not done before the deadline.",
+    529: "No room now; see Retry-After.",
 }
-GENERATION_FAULTS = tuple(s for s in FAULTS if s not in (403, 409))
+GENERATION_FAULTS = tuple(s for s in FAULTS if s not in (403, 409, 529))
+MESSAGES_FAULTS = tuple(s for s in FAULTS if s not in (403, 409, 429))
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         path: as in the URL, e.g. "/v1/models/{name}"
         answer: type of the JSON of status 200; None if the answer is text
         streams: the answer may also be a stream of events
-        faults: other statuses it may end with, all with an error body
+        faults: other statuses it may end with, all with an error body of type `fault`
         shown: statuses other than 200 that answer with `answer`
     """
 
@@ -55,18 +57,20 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of the handler in Routes
     summary: str
     answer: type[msgspec.Struct] | None
-    body: type[GenerationBody] | None = None
+    body: type[ModelBody] | None = None
     streams: bool = False
     queries: tuple[Query, ...] = ()
     faults: tuple[int, ...] = (500,)
+    fault: type[msgspec.Struct] = FaultBody
     shown: Mapping[int, str] = {}
 
 
-def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The whole document."""
+def document(operations: Sequence[Operation], *, root_path: str = "") -> dict[str, Any]:
+    """The whole document. `root_path` is where a proxy serves the paths; empty = where we do."""
     answers = [op.answer for op in operations if op.answer is not None]
+    faults = {op.fault for op in operations}
     _, schemas = msgspec.json.schema_components(
-        [FaultBody, *answers], ref_template=REFERENCE + "{name}"
+        [*faults, *answers], ref_template=REFERENCE + "{name}"
     )
     bodies = [(op.body, "validation") for op in operations if op.body is not None]
     _, described = models_json_schema(bodies, ref_template=REFERENCE + "{model}")  # type: ignore[arg-type]
@@ -80,10 +84,14 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "version": __version__,
             "summary": "Large language models, prefill and decode apart.",
         },
+        **({"servers": [{"url": root_path}]} if root_path else {}),
         "paths": paths,
         "components": {
             "schemas": dict(schemas) | described.get("$defs", {}),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -101,11 +109,11 @@ def _operation(op: Operation) -> dict[str, Any]:
     for status in op.faults:
         responses[str(status)] = {
             "description": FAULTS[status],
-            "content": {JSON: _refer(FaultBody)},
+            "content": {JSON: _refer(op.fault)},
         }
     found: dict[str, Any] = {"operationId": name, "summary": op.summary, "responses": responses}
     if 401 in op.faults:
-        found["security"] = [{"key": []}, {}]
+        found["security"] = [{"key": []}, {"x-api-key": []}, {}]
     if op.body is not None:
         found["requestBody"] = {"required": True, "content": {JSON: _refer(op.body)}}
     parameters = [

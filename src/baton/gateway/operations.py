@@ -7,16 +7,28 @@ import msgspec
 from baton.gateway.books import Books
 from baton.gateway.door import Readiness
 from baton.gateway.forms import ChatAnswer, CompletionAnswer
-from baton.gateway.openapi import GENERATION_FAULTS, Operation, Query
+from baton.gateway.messages_faults import MessagesFaultBody
+from baton.gateway.messages_form import MessageAnswer, TokenCount
+from baton.gateway.messages_schema import CountTokensBody, MessagesBody
+from baton.gateway.openapi import GENERATION_FAULTS, MESSAGES_FAULTS, Operation, Query
+from baton.gateway.responses_answer import ResponsesAnswer
+from baton.gateway.responses_schema import ResponsesBody
 from baton.gateway.routes import Alive, CacheReset, ModelCard, ModelList, Version
-from baton.gateway.schema import ChatBody, CompletionBody, GenerationBody
+from baton.gateway.schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ModelBody,
+    TokenizeBody,
+)
 from baton.gateway.sleep import Sleeping, Slept
+from baton.gateway.tokenization import Detokenized, Tokenized
 
 OPERATOR_FAULTS = (401, 403, 500)
 
 
 def _generation(
-    path: str, name: str, summary: str, body: type[GenerationBody], answer: type[msgspec.Struct]
+    path: str, name: str, summary: str, body: type[ModelBody], answer: type[msgspec.Struct]
 ) -> Operation:
     """Describe an endpoint that generates tokens."""
     return Operation(
@@ -49,6 +61,21 @@ def _read(
         answer=answer,
         faults=faults,
         shown=shown or {},
+    )
+
+
+def _tokenization(
+    path: str, summary: str, body: type[ModelBody], answer: type[msgspec.Struct]
+) -> Operation:
+    """Describe an endpoint that asks the tokenizer; its handler has the path's name."""
+    return Operation(
+        path=path,
+        method="POST",
+        name=path.removeprefix("/"),
+        summary=summary,
+        answer=answer,
+        body=body,
+        faults=(400, 401, 404, 413, 500),
     )
 
 
@@ -99,6 +126,32 @@ OPERATIONS = (
         CompletionBody,
         CompletionAnswer,
     ),
+    _generation(
+        "/v1/responses", "responses", "Continue a list of items.", ResponsesBody, ResponsesAnswer
+    ),
+    Operation(
+        path="/v1/messages",
+        method="POST",
+        name="messages",
+        summary="Continue a conversation, as Anthropic's API does.",
+        answer=MessageAnswer,
+        body=MessagesBody,
+        streams=True,
+        faults=MESSAGES_FAULTS,
+        fault=MessagesFaultBody,
+    ),
+    Operation(
+        path="/v1/messages/count_tokens",
+        method="POST",
+        name="count_tokens",
+        summary="Count the tokens of a conversation.",
+        answer=TokenCount,
+        body=CountTokensBody,
+        faults=(400, 401, 404, 413, 500),
+        fault=MessagesFaultBody,
+    ),
+    _tokenization("/tokenize", "The tokens of a prompt.", TokenizeBody, Tokenized),
+    _tokenization("/detokenize", "The text of tokens.", DetokenizeBody, Detokenized),
     _read("/v1/models", "models", "What is served.", ModelList, faults=(401, 500)),
     _read("/v1/models/{name}", "model", "One served model.", ModelCard, faults=(401, 404, 500)),
     _read("/health", "health", "This process is alive.", Alive),

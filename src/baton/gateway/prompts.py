@@ -1,18 +1,35 @@
 """Turns a request body into prompt ids: templates, tokenizing, and checks of the result."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from baton.core.ids import TokenId
+from baton.gateway.conversation import continues_last, plain_messages, template_options
 from baton.gateway.faults import refuse
-from baton.gateway.neutral import brief
-from baton.gateway.schema import ChatMessage
+from baton.gateway.schema import ChatMessage, TemplateBody
 from baton.gateway.template import TemplateRefused
 from baton.gateway.tokenizer import Tokenizer
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-
 Prompt = tuple[TokenId, ...]
+
+
+class ChatPrompt(msgspec.Struct, frozen=True):
+    """The prompt of a chat.
+
+    Attributes:
+        tokens: what the model gets
+        text: the same as text
+        begun: the part of `text` that belongs to the answer: what the template writes after the
+            last message, or the message that is continued; empty if nobody asked for it
+    """
+
+    tokens: Prompt
+    text: str
+    begun: str
 
 
 class Prompter:
@@ -24,21 +41,45 @@ class Prompter:
         self._inline_chars = inline_chars
         self._max_prompts = max_prompts
 
-    async def chat(self, messages: Sequence[ChatMessage]) -> Prompt:
-        """Return the token ids of a conversation. Raises HttpFault."""
-        plain = [_plain(i, m) for i, m in enumerate(messages)]
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        body: TemplateBody,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        parsed: bool,
+    ) -> ChatPrompt:
+        """Return the prompt of a conversation. Raises HttpFault.
+
+        Args:
+            messages: of the request
+            body: what else it says to the template
+            tools: those that the template hears of; None = of none
+            parsed: whether `begun` is needed
+        """
+        param = body.called("messages")
+        plain, options = plain_messages(messages), template_options(body)
+        to_continue = continues_last(body, messages[-1])
+        adds_prompt = body.add_generation_prompt is not False
         try:
-            text = self._tokenizer.render(plain)
+            template = self._tokenizer.templates.choose(tools=tools is not None)
+            render = partial(template.render, plain, tools=tools, **options)
+            if to_continue:
+                text = render(add_generation_prompt=False, continue_final_message=True)
+                begun = plain[-1]["content"]
+            else:
+                text = render(add_generation_prompt=adds_prompt)
+                without = text
+                if parsed and adds_prompt:
+                    without = render(add_generation_prompt=False)
+                begun = _behind_common(text, without)
         except TemplateRefused as e:
-            raise refuse(
-                f"the chat template does not take these messages: {e}", param="messages"
-            ) from e
-        return _require_some(
-            await self._encode(self._tokenizer.encode_chat, text, param="messages"), "messages"
-        )
+            raise refuse(f"the chat template does not take these messages: {e}", param=param) from e
+        tokens = await self._encode(self._tokenizer.encode_chat, text, param=param)
+        return ChatPrompt(_require_some(tokens, param), text, begun)
 
     async def completion(
-        self, prompt: str | list[int] | list[str] | list[list[int]]
+        self, prompt: str | list[int] | list[str] | list[list[int]], *, add_special_tokens: bool
     ) -> tuple[Prompt, ...]:
         """Return the token ids of every prompt of a completions request. Raises HttpFault."""
         each = split_batch(prompt)
@@ -50,12 +91,25 @@ class Prompter:
         found = []
         for one in each:
             ids = (
-                await self._encode(self._tokenizer.encode, one, param="prompt")
+                await self.tokens(one, add_special_tokens=add_special_tokens)
                 if isinstance(one, str)
                 else self._known(one)
             )
             found.append(_require_some(ids, "prompt"))
         return tuple(found)
+
+    async def tokens(self, text: str, *, add_special_tokens: bool) -> Prompt:
+        """Return the token ids of a text, which may be empty. Raises HttpFault."""
+        encode = self._tokenizer.encode if add_special_tokens else self._tokenizer.encode_chat
+        return await self._encode(encode, text, param="prompt")
+
+    async def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids, with special tokens. Raises HttpFault."""
+        self._require_known(tokens, "tokens")
+        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
+        if len(tokens) <= self._inline_chars:
+            return decode(tokens)
+        return await asyncio.to_thread(decode, tokens)
 
     async def _encode(self, encode: Callable[[str], Prompt], text: str, *, param: str) -> Prompt:
         _require_unicode(text, param)
@@ -100,41 +154,12 @@ def split_batch(
     return prompt
 
 
-def _plain(index: int, message: ChatMessage) -> dict[str, str]:
-    where = f"messages[{index}]"
-    role = ROLES.get(message.role)
-    if role is None:
-        raise refuse(
-            f"{where}.role = {brief(message.role)} is not supported; supported: {', '.join(ROLES)}",
-            param="messages",
-        )
-    for field in ("tool_calls", "function_call", "audio"):
-        if (message.model_extra or {}).get(field):
-            raise refuse(
-                f"{where}.{field} is not supported; messages have text content only",
-                param="messages",
-            )
-    plain = {"role": role, "content": _text(where, message)}
-    return plain if message.name is None else plain | {"name": message.name}
-
-
-def _text(where: str, message: ChatMessage) -> str:
-    if message.content is None:
-        raise refuse(
-            f"{where}.content is missing; it needs a string or a list of text parts",
-            param="messages",
-        )
-    if isinstance(message.content, str):
-        return message.content
-    texts = []
-    for i, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
-            raise refuse(
-                f"{where}.content[{i}] is of type {brief(part.type)}; only text parts are served",
-                param="messages",
-            )
-        texts.append(part.text)
-    return "\n".join(texts)
+def _behind_common(text: str, other: str) -> str:
+    """Return what is left of `text` behind its longest common beginning with `other`."""
+    if text.startswith(other):
+        return text[len(other) :]
+    common = next(i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+    return text[common:]
 
 
 def _require_unicode(text: str, param: str) -> None:

@@ -1,35 +1,70 @@
 """The endpoints, one method each. They validate and prepare; answer.py writes the answer."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from baton import __version__
+from baton.core.messages import Grammar
 from baton.gateway.answer import Answer
-from baton.gateway.ask import Ask, Order, Terms, chat_logprobs, completion_logprobs, understand
+from baton.gateway.answer_grammar import answer_grammar
+from baton.gateway.ask import (
+    Ask,
+    Order,
+    Terms,
+    require_plain_best_of,
+    require_something,
+    understand,
+)
 from baton.gateway.auth import require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
+from baton.gateway.detokenize import Detokenizer
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door, Readiness
+from baton.gateway.echo import Echo, echoes
 from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
+from baton.gateway.logprobs import chat_logprobs, completion_logprobs, prompt_scored
+from baton.gateway.masks import bad_words
+from baton.gateway.messages_chat import as_chat
+from baton.gateway.messages_form import MessageForm, TokenCount
+from baton.gateway.messages_schema import CountTokensBody, MessagesBody
 from baton.gateway.metrics import CONTENT_TYPE, Metrics
-from baton.gateway.prompts import Prompter
-from baton.gateway.schema import ChatBody, CompletionBody
+from baton.gateway.parsers import PLAIN, Parsers, Reading
+from baton.gateway.prompts import ChatPrompt, Prompt, Prompter
+from baton.gateway.responses_form import PREFIX, ResponsesForm
+from baton.gateway.responses_input import chat_of
+from baton.gateway.responses_schema import ResponsesBody
+from baton.gateway.schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+)
+from baton.gateway.scores import IdSpeller, Speller
 from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper, Sleeping
 from baton.gateway.stream import TextStream
+from baton.gateway.structured import GrammarMaker
 from baton.gateway.timeouts import timeout_ms
+from baton.gateway.tokenization import Detokenized, Tokenized, require_one_prompt
 from baton.gateway.tokenizer import Tokenizer
+from baton.gateway.tool_choice import ToolUse, listed_tools, use_of_tools
+from baton.gateway.truncation import truncate
+from baton.grammar.vocabulary import Vocabulary
 
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
-MakeForm = Callable[[Heading, Tokenizer], Form]
+ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
+MakeForm = Callable[[Heading, Speller], Form]
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -85,6 +120,7 @@ class Routes:
         settings: HttpSettings,
         metrics: Metrics,
         sleeper: Sleeper,
+        parsers: Parsers,
     ) -> None:
         self._door, self._dispatcher, self._tokenizer, self._settings = (
             door,
@@ -95,26 +131,106 @@ class Routes:
         self._prompter = Prompter(
             tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts
         )
-        self._metrics, self._sleeper = metrics, sleeper
+        self._grammars = GrammarMaker(
+            Vocabulary(tokenizer.to_json, size=tokenizer.vocab_size), ends=tokenizer.eos_ids
+        )
+        self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = await self._body(request, ChatBody)
+        return await self._converse(request, body, prefix="chatcmpl-", make_form=ChatForm)
+
+    async def responses(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        body = await self._body(request, ResponsesBody)
+        form = partial(ResponsesForm, body=body)
+        return await self._converse(request, chat_of(body), prefix=PREFIX, make_form=form)
+
+    async def messages(self, request: Request) -> Response:
+        """POST /v1/messages."""
+        body = as_chat(await self._body(request, MessagesBody))
+        return await self._converse(request, body, prefix="msg_", make_form=MessageForm)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/messages/count_tokens."""
+        body = as_chat(await self._body(request, CountTokensBody))
+        prompt = await self._prompt(body, self._use_of_tools(body))
+        return json_response(TokenCount(len(prompt.tokens)))
+
+    async def _converse(
+        self, request: Request, body: ChatBody, *, prefix: str, make_form: MakeForm
+    ) -> Response:
         terms = self._terms(request)
-        logprobs = chat_logprobs(body, self._settings)
-        prompt = await self._prompter.chat(body.messages)
-        ask = understand(body, [prompt], logprobs=logprobs, terms=terms)
-        return self._answer(ask, prefix="chatcmpl", make_form=ChatForm)
+        logprobs = chat_logprobs(body, most=self._settings.max_logprobs)
+        use = self._use_of_tools(body)
+        prompt = await self._prompt(body, use)
+        prompts = truncate(
+            [prompt.tokens], body, capacity=terms.capacity, defaults=self._settings.defaults
+        )
+        grammar = await answer_grammar(body, use, self._grammars, self._parsers.frame(prompt))
+        ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
+        return self._answer(
+            ask,
+            prefix=prefix,
+            make_form=make_form,
+            reading=self._parsers.reading(
+                prompt, use, next_seed=self._door.next_seed, streams=ask.stream
+            ),
+            reasoning=body.include_reasoning is not False,
+            named_tool=use.named,
+        )
+
+    def _use_of_tools(self, body: ChatBody) -> ToolUse:
+        return use_of_tools(
+            body,
+            tool_format=self._parsers.formats.tool_calls,
+            exclude_when_none=self._settings.exclude_tools_when_tool_choice_none,
+        )
+
+    async def _prompt(self, body: ChatBody, use: ToolUse) -> ChatPrompt:
+        return await self._prompter.chat(
+            body.messages, body, tools=use.shown, parsed=self._parsers.parses(use)
+        )
 
     async def completion(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = await self._body(request, CompletionBody)
         terms = self._terms(request)
-        logprobs = completion_logprobs(body, self._settings)
-        prompts = await self._prompter.completion(body.prompt)
-        ask = understand(body, prompts, logprobs=logprobs, terms=terms)
-        return self._answer(ask, prefix="cmpl", make_form=CompletionForm)
+        logprobs = completion_logprobs(body, most=self._settings.max_logprobs)
+        require_plain_best_of(body)
+        require_something(body)
+        whole = await self._prompter.completion(
+            body.prompt, add_special_tokens=body.add_special_tokens is not False
+        )
+        prompts = truncate(whole, body, capacity=terms.capacity, defaults=self._settings.defaults)
+        grammar = await self._grammars.of(body)
+        ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
+        shown = await self._echoes(body, ask, whole, prompts) if body.echo else ()
+        make_form = partial(CompletionForm, echoes=shown)
+        return self._answer(ask, prefix="cmpl-", make_form=make_form, echoes=shown)
+
+    async def tokenize(self, request: Request) -> Response:
+        """POST /tokenize."""
+        body = await self._body(request, TokenizeBody)
+        require_one_prompt(body)
+        if body.messages is not None:
+            prompt = await self._prompter.chat(
+                body.messages, body, tools=listed_tools(body) or None, parsed=False
+            )
+            tokens = prompt.tokens
+        else:
+            tokens = await self._prompter.tokens(
+                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
+            )
+        pieces = self._tokenizer.pieces(tokens) if body.return_token_strs else None
+        return json_response(Tokenized(len(tokens), self._card().max_model_len, tokens, pieces))
+
+    async def detokenize(self, request: Request) -> Response:
+        """POST /detokenize."""
+        body = await self._body(request, DetokenizeBody)
+        return json_response(Detokenized(await self._prompter.text(body.tokens)))
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -200,6 +316,52 @@ class Routes:
             self._require_model(body.model)
         return body
 
+    async def _understand(
+        self,
+        body: GenerationBody,
+        prompts: Sequence[Prompt],
+        *,
+        logprobs: int | None,
+        terms: Terms,
+        grammar: Grammar | None,
+    ) -> Ask:
+        """Make tokens of the bad words, which may take long, then validate all the rest."""
+        scored = prompt_scored(
+            body, prompts, most=self._settings.max_logprobs, vocab_size=terms.vocab_size
+        )
+        words = await bad_words(
+            body.bad_words,
+            encode=self._tokenizer.encode_chat,
+            vocab_size=terms.vocab_size,
+            inline_chars=self._settings.inline_chars,
+        )
+        return understand(
+            body,
+            prompts,
+            logprobs=logprobs,
+            prompt_scored=scored,
+            terms=terms,
+            grammar=grammar,
+            bad_words=words,
+        )
+
+    async def _echoes(
+        self, body: CompletionBody, ask: Ask, whole: Sequence[Prompt], kept: Sequence[Prompt]
+    ) -> tuple[Echo, ...]:
+        """Return what each choice begins with. Long prompts are decoded on a thread."""
+        decode = partial(
+            echoes,
+            body.prompt,
+            whole=whole,
+            kept=kept,
+            choices=body.n or 1,
+            decode=partial(self._tokenizer.decode, skip_special_tokens=ask.skip_special_tokens),
+            detokenizer=None if ask.logprobs is None else partial(self._detokenizer, ask, ()),
+        )
+        if sum(map(len, kept)) <= self._settings.inline_chars:
+            return decode()
+        return await asyncio.to_thread(decode)
+
     def _require_model(self, name: str) -> None:
         if name != self._settings.model:
             message = (
@@ -230,34 +392,84 @@ class Routes:
             None if capacity is None else capacity.max_model_len,
         )
 
-    def _answer(self, ask: Ask, *, prefix: str, make_form: MakeForm) -> Response:
+    def _answer(
+        self,
+        ask: Ask,
+        *,
+        prefix: str,
+        make_form: MakeForm,
+        reading: Reading = PLAIN,
+        reasoning: bool = True,
+        named_tool: bool = False,
+        echoes: Sequence[Echo] = (),
+    ) -> Response:
         heading = Heading(
-            id=f"{prefix}-{self._door.next_seed():016x}{self._door.next_seed():016x}",
+            id=f"{prefix}{self._door.next_seed():016x}{self._door.next_seed():016x}",
             created=int(time.time()),
             model=self._settings.model,
             usage=ask.usage,
             running_usage=ask.running_usage,
             token_ids=ask.token_ids,
-            scored=ask.logprobs is not None,
+            logprobs=ask.logprobs,
+            prompt_logprobs=ask.prompt_logprobs,
+            temperature=ask.temperature,
+            top_p=ask.top_p,
+            reasoning=reasoning,
+            named_tool=named_tool,
         )
-        form = make_form(heading, self._tokenizer)
-        streams = [self._stream(i, order, ask) for i, order in enumerate(ask.orders)]
+        speller = IdSpeller(self._tokenizer) if ask.tokens_as_ids else self._tokenizer
+        form = make_form(heading, speller)
+        begins = [len(echo.text) for echo in echoes] or [0] * len(ask.orders)
+        streams = [
+            self._stream(i, order, ask, reading, begins=begin)
+            for i, (order, begin) in enumerate(zip(ask.orders, begins, strict=True))
+        ]
         style = Streamed(form) if ask.stream else Undivided(form)
         exchange = Exchange(
-            style, streams, id=heading.id, max_pending_bytes=self._settings.max_pending_bytes
+            style,
+            streams,
+            id=heading.id,
+            max_pending_bytes=self._settings.max_pending_bytes + _echoed_bytes(ask),
         )
         return Answer(self._dispatcher, exchange, ask)
 
-    def _stream(self, index: int, order: Order, ask: Ask) -> TextStream:
+    def _detokenizer(
+        self, ask: Ask, prompt: Prompt, kept: frozenset[int] = frozenset()
+    ) -> Detokenizer:
+        """Begin the text that follows a prompt. kept: special tokens that are shown anyway"""
+        return self._tokenizer.detokenizer(
+            prompt,
+            skip_special_tokens=ask.skip_special_tokens,
+            spaces_between_special_tokens=ask.spaces_between_special_tokens,
+            kept=kept,
+        )
+
+    def _stream(
+        self, index: int, order: Order, ask: Ask, reading: Reading, *, begins: int
+    ) -> TextStream:
         limits = order.limits
         return TextStream(
             index=index,
             choice=order.choice,
             prompt=order.prompt,
-            detokenizer=self._tokenizer.detokenizer(order.prompt),
+            detokenizer=self._detokenizer(ask, order.prompt, reading.kept),
+            begins=begins,
             stops=ask.stops,
+            include_stop=ask.include_stop,
             min_tokens=limits.min_tokens,
             stop_token_ids=frozenset(limits.stop_token_ids),
-            quiet=frozenset(limits.stop_token_ids) | frozenset(limits.eos_token_ids),
+            quiet=frozenset()
+            if ask.include_stop
+            else frozenset(limits.stop_token_ids) | frozenset(limits.eos_token_ids),
             scored=ask.logprobs is not None,
+            prompt_only=ask.prompt_only,
+            reader=None if reading.make is None else reading.make(),
         )
+
+
+def _echoed_bytes(ask: Ask) -> int:
+    """Return a bound of what a stream begins with, if it begins with a prompt's logprobs. All of it
+    is there at once, so that it waits to be read is not the client's slowness."""
+    if ask.prompt_scored is None or not ask.stream:
+        return 0
+    return sum(len(o.prompt) for o in ask.orders) * (ask.prompt_scored + 2) * ENTRY_BYTES

@@ -10,6 +10,7 @@ import socket as sockets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
+from ssl import SSLContext
 
 import structlog
 import uvicorn
@@ -67,6 +68,7 @@ async def serve_http(
     stop: asyncio.Event,
     hurry: asyncio.Event,
     grace_s: float,
+    tls: SSLContext | None = None,
 ) -> None:
     """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds
     later.
@@ -77,6 +79,7 @@ async def serve_http(
         stop: set by the owner of the process
         hurry: set by the owner of the process after `stop`, to end open requests at once
         grace_s: how long open requests may continue
+        tls: for HTTPS; None = plain HTTP
     """
     dispatcher: Dispatcher = app.state.dispatcher
     config = uvicorn.Config(
@@ -93,6 +96,8 @@ async def serve_http(
         proxy_headers=False,  # /debug/ledger trusts the peer's address
         timeout_graceful_shutdown=ceil(grace_s) + WRITE_OUT_S,
     )
+    config.load()
+    config.ssl = tls  # made by us (tls.py): errors of uvicorn's own would not name the flag
     server = _Server(config)
     serving = asyncio.ensure_future(server.serve(sockets=[socket]))
     stopping, hurrying = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(hurry.wait())

@@ -4,6 +4,8 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.gateway.generation_config import Defaults
+from baton.gateway.response_formats import AUTO
+from baton.shell.gateway_settings import CorsSettings
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +21,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         deadline_ms: upper limit for the time of a request (`--request-timeout`)
         retry_after_s: seconds that refused clients are told to wait
         defaults: sampling parameters of requests that do not name them
+        tool_call_parser, reasoning_parser: names of formats in response_formats.toml, auto or none
+        exclude_tools_when_tool_choice_none: the prompt does not show tools that must not be called
+        cors: web pages of other origins that may use the service
+        root_path: path under which a proxy serves this, e.g. "/api"; empty = none
+        describes_itself: whether /openapi.json is served
         inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
     """
 
@@ -31,7 +38,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = 600_000
     retry_after_s: int = 1
     inline_chars: int = 2_000
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
+    exclude_tools_when_tool_choice_none: bool = False
     defaults: Defaults = Defaults()
+    cors: CorsSettings = CorsSettings()
+    root_path: str = ""
+    describes_itself: bool = True
 
     def __post_init__(self) -> None:
         if not self.model:

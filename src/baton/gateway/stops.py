@@ -45,10 +45,14 @@ class _Stop:
 
 
 class StopFinder:
-    """Finds the first of some non-empty stop strings in text that arrives in pieces."""
+    """Finds the first of some non-empty stop strings in text that arrives in pieces.
 
-    def __init__(self, words: Sequence[str]) -> None:
+    With `include` the text ends behind the stop string, and nothing has to be held back.
+    """
+
+    def __init__(self, words: Sequence[str], *, include: bool = False) -> None:
         self._stops = [_Stop(word) for word in words]
+        self._include = include
         self._held = ""
         self.found: str | None = None  # the stop string that ended the text
 
@@ -67,10 +71,10 @@ class StopFinder:
                 first, self.found = end, stop.word
         whole = self._held + text
         if self.found is not None:
-            end = len(self._held) + first - len(self.found)
+            end = len(self._held) + first - (0 if self._include else len(self.found))
             self._held = ""
             return whole[:end]
-        keep = max(stop.matched for stop in self._stops)
+        keep = 0 if self._include else max(stop.matched for stop in self._stops)
         shown = len(whole) - keep
         self._held = whole[shown:]
         return whole[:shown]

@@ -13,6 +13,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from baton.core.errors import ConfigError
 
+Message = Mapping[str, Any]
+MARK = "END_OF_THE_MESSAGE_TO_CONTINUE "  # its space shows whether the template trims the content
+RENDERING = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError)
+
 
 class TemplateRefused(Exception):
     """The template rejects these messages; the text says why."""
@@ -41,7 +45,11 @@ def _tojson(
 
 
 class ChatTemplate:
-    """A compiled template with the special tokens it may name (`bos_token`, ...)."""
+    """A compiled template with the special tokens it may name (`bos_token`, ...).
+
+    Attributes:
+        text: its source
+    """
 
     def __init__(
         self,
@@ -61,21 +69,48 @@ class ChatTemplate:
         except TemplateError as e:
             raise ConfigError(f"the chat template does not compile: {e}") from e
         self._tokens = dict(tokens)
+        self.text = source
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Render the prompt for the assistant's next message.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """Render a conversation.
+
+        The last message is continued as in transformers: the end of its content is found by a mark
+        behind it. Spaces there are dropped if the template drops them.
 
         Raises:
             TemplateRefused: the template rejects these messages
         """
-        plain = [dict(m) for m in messages]
-        try:
-            return self._template.render(
-                messages=plain,
-                add_generation_prompt=True,
-                tools=None,
-                documents=None,
-                **self._tokens,
+        if continue_final_message:
+            *before, last = messages
+            marked = {**last, "content": last["content"] + MARK}
+            return _cut(
+                self.render([*before, marked], tools=tools, add_generation_prompt=False, **kwargs)
             )
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as e:
+        given = {
+            "documents": None,
+            **self._tokens,
+            **kwargs,
+            "messages": [dict(m) for m in messages],
+            "tools": None if tools is None else [dict(t) for t in tools],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._template.render(given)
+        except RENDERING as e:
             raise TemplateRefused(str(e)) from e
+
+
+def _cut(text: str) -> str:
+    """Return a rendered text up to the mark."""
+    end = text.rfind(MARK.strip())
+    if end < 0:
+        raise TemplateRefused("it leaves out the content of the message to continue")
+    return text[:end] if text[end:].startswith(MARK) else text[:end].rstrip()

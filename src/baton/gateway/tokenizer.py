@@ -1,6 +1,6 @@
 """A checkpoint's tokenizer, from its Hugging Face directory.
 
-It reads the files directly: importing transformers takes seconds, and a gateway needs only four
+It reads the files directly: importing transformers takes seconds, and a gateway needs only a few
 small files.
 """
 
@@ -14,9 +14,11 @@ from tokenizers import Tokenizer as Vocabulary
 
 from baton.core.errors import ConfigError
 from baton.core.ids import TokenId
-from baton.gateway.detokenize import Detokenizer, OwnTexts
-from baton.gateway.json_file import read_object
-from baton.gateway.template import ChatTemplate, TemplateRefused
+from baton.gateway.detokenize import Detokenizer, OwnTexts, UnspacedDetokenizer
+from baton.gateway.template_files import Templates, read_templates
+from baton.vocabulary.byte_level import BYTE_ALPHABET
+from baton.vocabulary.json_file import read_object
+from baton.vocabulary.load import vocabulary_of
 
 NAMED_TOKENS = (
     "bos_token",
@@ -27,20 +29,8 @@ NAMED_TOKENS = (
     "cls_token",
     "mask_token",
 )
+NO_TEMPLATES = Templates({}, {}, model_type="")
 BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Map the characters of byte-level BPE to bytes.
-
-    Printable bytes are written as themselves, the others as characters from U+0100 on.
-    """
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in set(plain)]
-    return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
-
-
-BYTE_ALPHABET = _byte_alphabet()
 
 
 class Spelling(msgspec.Struct, frozen=True):
@@ -56,6 +46,8 @@ class Tokenizer:
     Attributes:
         eos_ids: tokens that end a generation
         vocab_size: all ids are less than this
+        templates: the model's chat templates
+        response_template: how transformers parses the model's answers, if its files say so
     """
 
     def __init__(
@@ -64,12 +56,14 @@ class Tokenizer:
         *,
         eos_ids: Sequence[int],
         vocab_size: int,
-        template: ChatTemplate | None,
+        templates: Templates = NO_TEMPLATES,
+        response_template: Mapping[str, Any] | None = None,
     ) -> None:
         vocabulary.no_truncation()
         vocabulary.no_padding()
         self._vocabulary = vocabulary
-        self._template = template
+        self.templates = templates
+        self.response_template = response_template
         kinds = _decoder_kinds(json.loads(vocabulary.to_str()).get("decoder"))
         self._byte_level = "ByteLevel" in kinds
         self._added = {i: t.content for i, t in vocabulary.get_added_tokens_decoder().items()}
@@ -77,6 +71,8 @@ class Tokenizer:
             i for i, t in vocabulary.get_added_tokens_decoder().items() if t.special
         )
         self._own = OwnTexts(vocabulary, self._special, byte_level=kinds == {"ByteLevel"})
+        # by the special tokens that are kept: as many as there are formats of answers
+        self._owns: dict[frozenset[int], OwnTexts] = {}
         self._spellings: dict[int, Spelling] = {}
         # End tokens outside the vocabulary are dropped: the model cannot sample them, and
         # `min_tokens` would try to mask them.
@@ -84,33 +80,33 @@ class Tokenizer:
         self.vocab_size = vocab_size
 
     @classmethod
-    def load(cls, directory: Path, *, eos_ids: Sequence[int] | None = None) -> "Tokenizer":
-        """Read tokenizer.json, tokenizer_config.json, generation_config.json and config.json.
+    def load(
+        cls,
+        directory: Path,
+        *,
+        eos_ids: Sequence[int] | None = None,
+        chat_template: Path | None = None,
+    ) -> "Tokenizer":
+        """Read a checkpoint's vocabulary (`baton.vocabulary.load`), tokenizer_config.json,
+        generation_config.json and config.json.
 
         `eos_ids` are the operator's end tokens, which replace those of the model's files. The
-        tokenizer's own end token is always added.
+        tokenizer's own end token is always added. `chat_template` is the operator's file, which
+        replaces the model's templates.
 
         Raises:
-            ConfigError: tokenizer.json is missing or damaged, or `eos_ids` are not in the
-                vocabulary
+            ConfigError: there is no vocabulary, or a file is damaged, or `eos_ids` are not in the
+                vocabulary, or `chat_template` cannot be read
         """
-        path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(
-                f"{path} does not exist; a checkpoint needs a tokenizer.json "
-                "(convert a slow tokenizer first)"
-            )
-        try:
-            vocabulary = Vocabulary.from_file(str(path))
-        except Exception as e:  # the library raises no narrower class
-            raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
+        vocabulary = vocabulary_of(directory)
         settings = read_object(directory / "tokenizer_config.json")
         model, generation = (
             read_object(directory / "config.json"),
             read_object(directory / "generation_config.json"),
         )
         named = _named_tokens(read_object(directory / "special_tokens_map.json") | settings)
-        source = _template_source(directory, settings)
+        sources = read_templates(directory, settings, chosen=chat_template)
+        own = settings.get("response_template")
         vocab_size = int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True)))
         if eos_ids is not None:
             _require_known(eos_ids, vocab_size)
@@ -119,8 +115,13 @@ class Tokenizer:
             vocabulary,
             eos_ids=_eos_ids(vocabulary, named, generation, model),
             vocab_size=vocab_size,
-            template=None if source is None else ChatTemplate(source, named),
+            templates=Templates(sources, named, model_type=str(model.get("model_type"))),
+            response_template=own if isinstance(own, dict) else None,
         )
+
+    def to_json(self) -> str:
+        """Return what tokenizer.json has."""
+        return self._vocabulary.to_str()
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
         """Encode a plain prompt, with the beginning-of-text
@@ -131,23 +132,47 @@ class Tokenizer:
         """Encode a rendered chat, whose text already has its special tokens."""
         return tuple(map(TokenId, self._vocabulary.encode(text, add_special_tokens=False).ids))
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Render a chat as text, up to the start of the assistant's next message.
+    def detokenizer(
+        self,
+        prompt: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        kept: frozenset[int] = frozenset(),
+    ) -> Detokenizer:
+        """Return a detokenizer for the text that follows `prompt`.
 
-        Raises:
-            TemplateRefused: the template rejects these messages, or the model has none
+        `kept` are the special tokens whose text is shown although the others are skipped.
         """
-        if self._template is None:
-            raise TemplateRefused("this model has no chat template; use /v1/completions")
-        return self._template.render(messages)
+        if skip_special_tokens:
+            return Detokenizer(self._vocabulary, self._own_keeping(kept), prompt)
+        own = self._own_keeping(self._special)
+        if spaces_between_special_tokens:
+            return Detokenizer(self._vocabulary, own, prompt)
+        return UnspacedDetokenizer(self._vocabulary, own, prompt, added=self._added)
 
-    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """Return a detokenizer for the text that follows `prompt`."""
-        return Detokenizer(self._vocabulary, self._own, self._special, prompt)
+    def _own_keeping(self, kept: frozenset[int]) -> OwnTexts:
+        if not kept:
+            return self._own
+        if kept not in self._owns:
+            self._owns[kept] = self._own.keeping(kept)
+        return self._owns[kept]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode all tokens at once, without special tokens."""
-        return self._vocabulary.decode(list(tokens), skip_special_tokens=True)
+    def special_tokens(self) -> dict[str, TokenId]:
+        """Return the special tokens by their text."""
+        return {self._added[i]: TokenId(i) for i in self._special}
+
+    def added_tokens(self) -> dict[str, TokenId]:
+        """Return the added tokens by their text: the special ones and others."""
+        return {text: TokenId(i) for i, text in self._added.items()}
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode all tokens at once."""
+        return self._vocabulary.decode(list(tokens), skip_special_tokens=skip_special_tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """Return tokens as the vocabulary writes them; "" for ids that it does not have."""
+        return tuple(self._vocabulary.id_to_token(token) or "" for token in tokens)
 
     def spell(self, token: int) -> Spelling:
         """Return one token as logprobs show it."""
@@ -185,23 +210,6 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(content, str):
             found[name] = content
     return found
-
-
-def _template_source(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template, or None.
-
-    chat_template.jinja comes before chat_template.json, and that before tokenizer_config.json. If a
-    file has several templates, the one named `default` is used.
-    """
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    found = read_object(directory / "chat_template.json").get(
-        "chat_template", settings.get("chat_template")
-    )
-    if isinstance(found, list):
-        found = {t["name"]: t["template"] for t in found}.get("default")
-    return found if isinstance(found, str) else None
 
 
 def _require_known(eos_ids: Sequence[int], vocab_size: int) -> None:

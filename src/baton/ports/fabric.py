@@ -13,7 +13,11 @@ submitted. F9 Every handle has a deadline, at which it is cancelled. If it has n
 time later, the adapter tears down its endpoint to that peer, which ends all handles to it. Handles
 whose bytes may still land end UNKNOWN, until the endpoint has gone. F10 `connect` and `disconnect`
 wait for nobody. Whether a peer was reached is reported once, by `Connected`, whatever its manifest
-holds; it is not reported after a disconnect.
+holds; it is not reported after a disconnect. F11 All pools of a rank lie in one memory, which each
+states and the manifest repeats. `expose` refuses a memory that the fabric does not reach
+(ConfigError), and `connect` a peer whose pools lie in one, or in another than its exposure says;
+`capabilities` says which memory is reached. In a device's memory, F2 holds for all work that is
+queued on the device after `poll` has returned the end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +27,7 @@ import msgspec
 
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import MemoryKind
 from baton.core.work import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 
 __all__ = [
@@ -45,7 +50,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_ranges_per_call: int
     max_range_bytes: int
     same_host_only: bool
-    device_memory: bool
+    device_memory: bool  # F11: reaches memory of a device, ours and a peer's, besides the host's
     ended_means_quiet: bool  # F3 without UNKNOWN
     reads_read_only: bool  # F7: the source's pages cannot be written through it
 
@@ -59,8 +64,13 @@ class Pool(Protocol):
         ...
 
     @property
+    def memory(self) -> MemoryKind:
+        """The memory in which the pool lies."""
+        ...
+
+    @property
     def address(self) -> int:
-        """The start address in this process."""
+        """The start address in this process. Only work on the device may use that of a device."""
         ...
 
     @property
@@ -84,7 +94,11 @@ class Fabric(Protocol):
 
     def expose(self, pools: Mapping[GroupName, Pool]) -> bytes:
         """Make our pools readable by peers and ready as targets. Returns what a peer's `connect`
-        needs. Called once."""
+        needs. Called once.
+
+        Raises:
+            ConfigError: the fabric does not reach the memory of the pools, or cannot register it
+        """
         ...
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:

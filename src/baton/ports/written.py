@@ -4,6 +4,7 @@ Each takes the flag's name and the text. It raises ConfigError for a text that i
 message names both and says what to write.
 """
 
+import json
 import os
 import re
 
@@ -59,3 +60,23 @@ def pair(flag: str, text: str) -> tuple[str, str]:
     if not (key and equals):
         raise ConfigError(f"{flag} {text}: write KEY=VALUE, e.g. {flag} num_threads=2")
     return key, value
+
+
+def texts(flag: str, text: str) -> tuple[str, ...]:
+    """Return the texts of a JSON list, as vLLM writes such flags."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ConfigError(f"{flag} {text}: write a JSON list of texts, e.g. {flag} '[\"*\"]'")
+    return tuple(found)
+
+
+def url_path(flag: str, text: str) -> str:
+    """Return a path such as "/api"; empty = none."""
+    if text and (not text.startswith("/") or text.endswith("/") or "//" in text):
+        raise ConfigError(
+            f"{flag} {text}: write a path that begins with a / and does not end with one, e.g. /api"
+        )
+    return text

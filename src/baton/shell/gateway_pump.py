@@ -5,22 +5,41 @@ workers ──▶ Lines ──▶ Front ──Say──▶ HTTP side
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
 from baton.core.door import Heard
 from baton.core.effects import Send
 from baton.core.events import Core, FrontEvent, MessageReceived, PeerLost, TimerDue
+from baton.core.frames import Said
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import Say
-from baton.core.ids import Micros
-from baton.core.messages import Abort, Paired, Ticket, Unpaired
+from baton.core.ids import Boot, Micros
+from baton.core.messages import Abort, AnyMessage, Paired, Ticket, Unpaired
 from baton.core.session.session import PeerUp
 from baton.ports.clock import Clock
 from baton.shell.lines import Lines
 
 log = structlog.get_logger()
 PAIRING = (Paired, Unpaired)
+
+
+class GuestEngines(Protocol):
+    """The engines whose workers are guests of them: they get requests over HTTP, beside tickets."""
+
+    def heard(self, sender: Boot, message: Said) -> bool:
+        """A message came from a worker. Returns whether it is kept back: its engine is not up yet,
+        and the message is said again when it is."""
+        ...
+
+    def sent(self, to: Boot, message: AnyMessage) -> None:
+        """A message goes to a worker."""
+        ...
+
+    def lost(self, boot: Boot) -> None:
+        """A worker is gone."""
+        ...
 
 
 class GatewayPump:
@@ -38,7 +57,9 @@ class GatewayPump:
         lines: Lines,
         clock: Clock,
         say: Callable[[Heard], None],
+        engines: GuestEngines | None = None,
     ) -> None:
+        self._engines = engines
         self._core, self._front, self._lines, self._clock, self._say = (
             core,
             front,
@@ -63,11 +84,17 @@ class GatewayPump:
         for event in self._lines.receive():
             match event:
                 case MessageReceived():
+                    if self._engines is not None and self._engines.heard(
+                        event.sender, event.message
+                    ):
+                        continue
                     self._effects += self._core.step(event, now)
                     if isinstance(event.message, PAIRING):
                         self._tell_refusals()
                 case PeerLost():
                     log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
+                    if self._engines is not None:
+                        self._engines.lost(event.boot)
                     self._effects += self._core.step(event, now)
                 case PeerUp():
                     log.info("peer_up", boot=f"{event.boot:x}")
@@ -97,6 +124,8 @@ class GatewayPump:
                     self._say(effect.heard)
                 else:
                     self._note(effect)
+                    if self._engines is not None:
+                        self._engines.sent(effect.to, effect.message)
                     self._lines.send(effect.to, effect.message)
 
     def _note(self, send: Send) -> None:

@@ -3,14 +3,80 @@
 import os
 from typing import Annotated
 
-from baton.ports.flag import HTTP, ONE_OR_MORE, PROCESSES, Flag, NumberLimits
-from baton.ports.written import path
+import msgspec
+
+from baton.ports.flag import HTTP, ONE_OR_MORE, PROCESSES, Flag, NumberLimits, require_limits
+from baton.ports.written import path, texts, url_path
 from baton.shell.settings import DAY_S, TIMEOUT, ProcessSettings
 
 
 def word_or_folder(_flag: str, text: str) -> str:
     """Return the known word unchanged, or the absolute path of a folder."""
     return text if text in ("auto", "vllm") else os.path.abspath(text)
+
+
+class CorsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which web pages of other origins may use the service from a browser."""
+
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Origins of web pages that may use the service from a browser (CORS).",
+            HTTP,
+            read=texts,
+            default="none",
+            metavar="JSON",
+        ),
+    ] = ()
+    allowed_methods: Annotated[
+        tuple[str, ...],
+        Flag("Methods that they may use.", HTTP, read=texts, default='["*"]', metavar="JSON"),
+    ] = ("*",)
+    allowed_headers: Annotated[
+        tuple[str, ...],
+        Flag("Headers that they may send.", HTTP, read=texts, default='["*"]', metavar="JSON"),
+    ] = ("*",)
+    allow_credentials: Annotated[
+        bool, Flag("Browsers may send cookies and other credentials of theirs.", HTTP)
+    ] = False
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The files for HTTPS."""
+
+    ssl_keyfile: Annotated[
+        str | None,
+        Flag("Private key of the certificate, in PEM format.", HTTP, read=path, metavar="FILE"),
+    ] = None
+    ssl_certfile: Annotated[
+        str | None,
+        Flag(
+            "Certificate in PEM format; HTTPS is served instead of HTTP.",
+            HTTP,
+            read=path,
+            metavar="FILE",
+        ),
+    ] = None
+    ssl_ca_certs: Annotated[
+        str | None,
+        Flag(
+            "Certificates of those who sign clients' certificates, in PEM format.",
+            HTTP,
+            read=path,
+            metavar="FILE",
+        ),
+    ] = None
+    ssl_cert_reqs: Annotated[
+        int,
+        Flag(
+            "Certificates of clients: 0 none is asked for, 1 checked if there is one, 2 required.",
+            HTTP,
+            limits=NumberLimits(0, 2),
+        ),
+    ] = 0
+
+    def __post_init__(self) -> None:
+        require_limits(self)
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
@@ -98,3 +164,48 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
             metavar="JSON",
         ),
     ] = None
+    chat_template: Annotated[
+        str | None,
+        Flag(
+            "File with the chat template, instead of the model's own.",
+            HTTP,
+            read=path,
+            metavar="FILE",
+        ),
+    ] = None
+    tool_call_parser: Annotated[
+        str,
+        Flag(
+            "How the model writes tool calls: auto (by its files), none, or a name as vLLM's: "
+            "hermes, llama3_json, mistral, ...",
+            HTTP,
+            metavar="auto|none|NAME",
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Flag(
+            "How the model writes its reasoning: auto (by its files), none, or a name as vLLM's: "
+            "qwen3, deepseek_r1, ...",
+            HTTP,
+            metavar="auto|none|NAME",
+        ),
+    ] = "auto"
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Flag("Leave the tools of requests with tool_choice none out of the prompt.", HTTP)
+    ] = False
+    cors: CorsSettings = CorsSettings()
+    tls: TlsSettings = TlsSettings()
+    root_path: Annotated[
+        str,
+        Flag(
+            "Path under which a proxy serves this, e.g. /api.",
+            HTTP,
+            read=url_path,
+            default="none",
+            metavar="PATH",
+        ),
+    ] = ""
+    disable_fastapi_docs: Annotated[
+        bool, Flag("Do not serve the OpenAPI document at /openapi.json.", HTTP)
+    ] = False

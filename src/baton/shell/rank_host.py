@@ -13,12 +13,14 @@ from baton.core.rank.rank_effects import (
     ClearPools,
     Compute,
     Connect,
+    ConstrainDraws,
     Digest,
     Discard,
     Disconnect,
     Load,
     RankEffect,
     Read,
+    ReleaseDraws,
     Save,
 )
 from baton.core.rank.watchdog import Watchdog, WatchdogSettings, WorkKind
@@ -141,6 +143,10 @@ class RankHost:
                         t_us=self._clock.now(),
                     )
                     self._submit(effect.batch)
+                case ConstrainDraws():
+                    self._engine.constrain(effect.key, effect.grammar)
+                case ReleaseDraws():
+                    self._engine.release(effect.key)
                 case Digest():
                     self._digest(effect.order)
                 case Save(copy=copy):

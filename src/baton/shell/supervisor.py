@@ -8,7 +8,8 @@ the next timer.
 - If a program exits with code 2 before the service is ready, its settings are wrong: no retry.
 - After any other death the program is restarted, after a pause that doubles each time. Before the
   service is ready, this happens a few times only.
-- The first signal stops the programs gently, one group after the other; the second kills all.
+- The first signal stops the programs gently, one group after the other: what does not end in its
+  turn is asked for its stacks with SIGQUIT, and killed. The second signal kills all.
 - The kernel kills the programs if the supervisor dies (shell/leash.py).
 """
 
@@ -30,8 +31,9 @@ PREFIX = "baton: "  # of the one line in which a program says why it cannot star
 class Patience(msgspec.Struct, frozen=True):
     """How long the supervisor waits, in seconds."""
 
-    grace_s: float = 4.5  # for all programs together, between the first SIGTERM and SIGKILL
-    requests_s: float = 0.0  # added to `grace_s`, for open requests
+    grace_s: float = 4.5  # for each group of programs, between SIGTERM and SIGKILL
+    requests_s: float = 0.0  # added for the first group, which ends when open requests have
+    stacks_s: float = 0.3  # between SIGQUIT and SIGKILL
     first_pause_s: float = 0.2  # before the first restart
     longest_pause_s: float = 5.0
     settled_s: float = 30.0  # after a life this long, the next pause is the first one again
@@ -82,7 +84,17 @@ class Stopping(msgspec.Struct, frozen=True):
     """The programs are being stopped."""
 
 
-Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping
+class Killed(msgspec.Struct, frozen=True):
+    """A program has not ended `waited_s` after SIGTERM, so it is killed.
+
+    It gets SIGQUIT before, to which Baton's programs answer with the stacks of their threads.
+    """
+
+    name: str
+    waited_s: float
+
+
+Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping | Killed
 Tell = Callable[[Event], None]
 # says what the service waits for, None = ready; must return within some 100 ms
 Probe = Callable[[], str | None]
@@ -142,8 +154,9 @@ class Supervisor:
         self._probe, self._tell, self._patience = probe, tell, patience
         self._phase = Phase.STARTING
         self._probe_at = 0.0
-        self._kill_at = 0.0
-        self._asked: list[_Post] = []
+        self._asked: list[_Post] = []  # to end
+        self._asked_at = self._kill_at = 0.0  # of the last ones asked
+        self._late: list[_Post] = []  # those that have got SIGQUIT
         self._code = 0
 
     def run(self) -> int:
@@ -229,26 +242,41 @@ class Supervisor:
 
     def _stop(self, *, code: int) -> None:
         self._phase, self._code = Phase.STOPPING, code
-        self._kill_at = time.monotonic() + self._patience.requests_s + self._patience.grace_s
         self._tell(Stopping())
 
-    def _ask_to_end(self) -> None:
+    def _ask_to_end(self, now: float) -> None:
         """Send SIGTERM, once each, to the running programs with the lowest `ends`."""
         running = [post for post in self._posts if post.child is not None]
         turn = min((post.program.ends for post in running), default=0)
-        for post in running:
-            if post.program.ends == turn and post not in self._asked:
-                self._asked.append(post)
-                post.signal(signal.SIGTERM)
+        asked = [p for p in running if p.program.ends == turn and p not in self._asked]
+        if not asked:
+            return
+        first = not self._asked
+        patience = self._patience.grace_s + (self._patience.requests_s if first else 0.0)
+        self._asked_at, self._kill_at = now, now + patience
+        self._asked += asked
+        for post in asked:
+            post.signal(signal.SIGTERM)
+
+    def _kill_asked(self, now: float) -> None:
+        """Kill the programs that were asked to end and have not, after a last word."""
+        self._kill_at = now + self._patience.stacks_s
+        for post in self._asked:
+            if post.child is None:
+                continue
+            if post in self._late:
+                post.signal(signal.SIGKILL)
+            else:
+                self._late.append(post)
+                self._tell(Killed(post.program.name, now - self._asked_at))
+                post.signal(signal.SIGQUIT)
 
     def _act(self, now: float) -> None:
         """Do what is due at this time."""
         if self._phase is Phase.STOPPING:
-            self._ask_to_end()
+            self._ask_to_end(now)
             if now >= self._kill_at:
-                self._kill_at = now + self._patience.grace_s
-                for post in self._posts:
-                    post.signal(signal.SIGKILL)
+                self._kill_asked(now)
             return
         for post in self._posts:
             if post.start_at is not None and now >= post.start_at:

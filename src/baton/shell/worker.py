@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import structlog
 
 from baton.core.agreement import Report
-from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
+from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send, TellEngine
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
 from baton.core.events import (
     Core,
@@ -42,6 +42,7 @@ from baton.core.messages import (
 from baton.core.session import session
 from baton.core.session.session import SessionEvent
 from baton.ports.clock import Clock
+from baton.ports.guest import GuestLink
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
@@ -68,7 +69,10 @@ class WorkerPump:
         clock: Clock,
         gateways: Sequence[str],
         narration: Narration,
+        guest: GuestLink | None = None,
     ) -> None:
+        """guest: the engine that this worker is a guest of; None if it computes itself"""
+        self._guest = guest
         self._leader, self._rank, self._lines, self._clock, self._narration = (
             leader,
             rank,
@@ -97,7 +101,10 @@ class WorkerPump:
         if self._wake is not None and self._clock.now() >= self._wake:
             self._step(TimerDue())
         for _ in range(MAX_ROUNDS):
-            moved = self._rank.poll()
+            said = self._guest.events() if self._guest is not None else []
+            for guest_event in said:
+                self._step(guest_event)
+            moved = self._rank.poll() or bool(said)
             report = self._rank.report()
             if report is not None:
                 self._step(RankReported(report))
@@ -185,6 +192,9 @@ class WorkerPump:
                 link = self._peer_links.pop(effect.boot, None)
                 if link is not None:
                     self._lines.hang_up(link)
+            case TellEngine():
+                assert self._guest is not None, "only guests have somebody to tell"
+                self._guest.tell(effect)
             case GiveUp():
                 self._lines.flush()
                 raise GivenUp(effect.why)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from baton.core.ids import GroupName
 from baton.core.memory.state import (
@@ -15,6 +16,7 @@ from baton.core.memory.state import (
     Placement,
     StateSpec,
     StateTable,
+    Strides,
     Unit,
     Whole,
     Window,
@@ -54,6 +56,26 @@ def placements(table: StateTable, layout: Layout) -> list[Placement]:
     """All ranks of a worker in rank order."""
     tp, pp, k = layout
     return [Placement(table, tp, pp, rank % tp, rank // tp, k) for rank in range(tp * pp)]
+
+
+def laid_out_elsewhere(placement: Placement, orders: dict[GroupName, str], blocks: int):
+    """The placement of an engine with a layout of its own: all groups in one pool of `blocks`
+    blocks, one after the other; `orders` has the axes of a group's specs from the outermost to the
+    innermost: b(lock), l(ayer), h(ead)."""
+    found, at = [], 0
+    for place in placement.places.values():
+        spec = place.spec
+        tokens = placement.table.block_tokens
+        tokens = tokens if placement.table.group(spec.group).unit is Unit.PAGE else 1
+        step = len(spec.parts) * tokens * spec.row * spec.dtype.size
+        sizes = {"b": blocks, "l": len(place.layers), "h": place.heads.size}
+        strides = {}
+        for axis in reversed(orders[spec.group]):
+            strides[axis] = step
+            step *= sizes[axis]
+        found.append(Strides(spec.name, at, strides["b"], strides["l"], strides["h"]))
+        at += step
+    return replace(placement, strides=tuple(found))
 
 
 def heads_of(spec: StateSpec, layout: Layout, rank: int) -> range:

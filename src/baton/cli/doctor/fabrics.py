@@ -5,18 +5,22 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
 
+from baton.adapters.cuda_driver import CudaDriver, load_cuda
 from baton.adapters.fabrics import DEFAULTS, available
-from baton.cli.doctor import network
+from baton.cli.doctor import cuda, network
 from baton.cli.doctor.finding import Finding, ok, problem, warning
 from baton.cli.doctor.probe import MARK, ProbeResult, Tried
+from baton.core.errors import ConfigError
+from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 from baton.ports.fabric_settings import FabricSettings
 
 LIMIT_S = 60.0
+LoadCuda = Callable[[], CudaDriver]
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TALKATIVE = {"UCX_LOG_LEVEL": "info", "UCX_PROTO_INFO": "y"}  # makes UCX log how it reads
 
@@ -31,6 +35,23 @@ def fabrics(settings: FabricSettings) -> Iterator[Finding]:
         yield network.other_hosts(
             apart, rdma=network.rdma_devices(), interfaces=network.interfaces()
         )
+    yield devices(settings, why_not=obstacles["nixl"])
+
+
+def devices(settings: FabricSettings, *, why_not: str, load: LoadCuda = load_cuda) -> Finding:
+    """Try reads between the memory of two devices, or of one if there is only one.
+
+    `why_not` says why NIXL does not work here, empty if it does.
+    """
+    try:
+        count = load().device_count
+    except ConfigError as error:
+        return cuda.none_here(str(error))
+    if why_not:
+        return cuda.untried(count, why_not)
+    first, last = CudaMemory(0), CudaMemory(count - 1)
+    tried = attempt("nixl", settings, source_memory=first, reader_memory=last)
+    return cuda.between(first, last, tried)
 
 
 def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[Finding]:
@@ -78,12 +99,20 @@ def judge(obstacles: Mapping[str, str], tried: Mapping[str, Tried]) -> Iterator[
 
 
 def attempt(
-    kind: str, settings: FabricSettings = DEFAULTS, *, env: Mapping[str, str] = NOTHING
+    kind: str,
+    settings: FabricSettings = DEFAULTS,
+    *,
+    env: Mapping[str, str] = NOTHING,
+    source_memory: MemoryKind = HOST,
+    reader_memory: MemoryKind = HOST,
 ) -> Tried:
     """Run a trial: start a source and a reader with these settings, and stop both after the read.
 
     `env` is added to the environment of both.
     """
+    source_place, reader_place = (
+        msgspec.json.encode(memory).decode() for memory in (source_memory, reader_memory)
+    )
     command = [sys.executable, "-P", "-m", "baton.cli.doctor.probe"]
     pipe, env, given = (
         subprocess.PIPE,
@@ -91,7 +120,7 @@ def attempt(
         msgspec.json.encode(settings).decode(),
     )
     source = subprocess.Popen(
-        [*command, "source", kind, given],
+        [*command, "source", kind, given, source_place],
         stdin=pipe,
         stdout=pipe,
         stderr=subprocess.STDOUT,
@@ -111,7 +140,7 @@ def attempt(
             )
         if '"why"' in exposed:
             return Tried(msgspec.json.decode(exposed, type=ProbeResult))
-        return _read([*command, "reader", kind, given], exposed, env)
+        return _read([*command, "reader", kind, given, reader_place], exposed, env)
     finally:
         watchdog.cancel()
         source.kill()

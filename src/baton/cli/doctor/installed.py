@@ -13,6 +13,7 @@ NEEDED = re.compile(r"^[A-Za-z0-9_.-]+")
 EXTRAS = {
     "nixl": (*(name.replace("_", "-") for name in NIXL),),
     "mooncake": ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine"),
+    "cuda": ("triton",),
 }
 SHOWN = ("torch", "transformers", "tokenizers", "numba", "pyzmq", "fastapi")
 

@@ -7,7 +7,8 @@ compares every byte.
 Both are children of the doctor, and each may crash without harm. Transfer libraries write to
 stdout, too, so our lines begin with a mark.
 
-python -m baton.cli.doctor.probe source|reader KIND SETTINGS      (fabric settings as JSON)
+python -m baton.cli.doctor.probe source|reader KIND SETTINGS MEMORY      (JSON: the settings of the fabric, the memory of
+                                                                         the process's pool)
 """
 
 import ctypes
@@ -19,11 +20,14 @@ import msgspec
 import numpy as np
 
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.cuda_driver import load_cuda
+from baton.adapters.cuda_memory import CudaPool
 from baton.adapters.fabrics import build, connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.core.errors import BatonError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.core.memory.kinds import CudaMemory, HostRam, MemoryKind
 from baton.ports.fabric import Copies, Fabric, Handle, ReadEnded, ReadOutcome
 from baton.ports.fabric_settings import FabricSettings
 
@@ -42,6 +46,7 @@ class Exposed(msgspec.Struct):
     exposure: bytes
     pid: int
     address: int
+    memory: MemoryKind
 
 
 class ProbeResult(msgspec.Struct):
@@ -65,27 +70,37 @@ def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return (np.arange(nbytes // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)
 
 
-def source(kind: str, settings: FabricSettings) -> None:
+def make_pool(memory: MemoryKind) -> HostPool | CudaPool:
+    """Make a pool in this memory. Raises ConfigError if there is no such memory, or too little."""
+    match memory:
+        case HostRam():
+            return HostPool(POOL_BYTES)
+        case CudaMemory(device=device):
+            return CudaPool(load_cuda(), POOL_BYTES, device=device)
+
+
+def source(kind: str, settings: FabricSettings, memory: MemoryKind) -> None:
     """Expose a filled pool until stdin ends."""
+    pool = make_pool(memory)
     fabric = build(kind, SOURCE, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
-    pool = HostPool(POOL_BYTES)
-    pool.array[:] = pattern(POOL_BYTES)
-    _say(Exposed(fabric.expose({GROUP: pool}), os.getpid(), pool.address))
+    pool.fill(pattern(POOL_BYTES))
+    _say(Exposed(fabric.expose({GROUP: pool}), os.getpid(), pool.address, memory))
     sys.stdin.read()
     fabric.close()
 
 
-def reader(kind: str, settings: FabricSettings) -> None:
+def reader(kind: str, settings: FabricSettings, memory: MemoryKind) -> None:
     """Read the source's pool and print the result."""
     exposed = msgspec.json.decode(sys.stdin.readline(), type=Exposed)
+    pool = make_pool(memory)
     fabric = build(kind, READER, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
-    pool = HostPool(POOL_BYTES)
     fabric.expose({GROUP: pool})
     peer = RankId(SOURCE, SOURCE, Rank(0))
-    manifest = RankManifest(
-        SOURCE, 0, 0, 0, (PoolView(GROUP, 1, POOL_BYTES),), {kind: exposed.exposure}
-    )
-    found = ProbeResult(cma=read_process(exposed.pid, exposed.address))
+    view = PoolView(GROUP, 1, POOL_BYTES, exposed.memory)
+    manifest = RankManifest(SOURCE, 0, 0, 0, (view,), {kind: exposed.exposure})
+    found = ProbeResult()
+    if isinstance(exposed.memory, HostRam):
+        found.cma = read_process(exposed.pid, exposed.address)
     try:
         connect_and_wait(fabric, peer, manifest)
         offsets = np.arange(0, POOL_BYTES, BLOCK_BYTES, dtype=np.int64)
@@ -99,9 +114,10 @@ def reader(kind: str, settings: FabricSettings) -> None:
             POOL_BYTES / 1e9 / min(_time(fabric, peer, blocks, 100 + i) for i in range(ROUNDS))
         )
         wanted = pattern(POOL_BYTES).reshape(-1, BLOCK_BYTES)[::-1].reshape(-1)
-        if not np.array_equal(pool.array, wanted):
+        got = pool.contents()
+        if not np.array_equal(got, wanted):
             found.why = (
-                f"{int((pool.array != wanted).sum())} of {POOL_BYTES} bytes differ "
+                f"{int((got != wanted).sum())} of {POOL_BYTES} bytes differ "
                 "from what the source holds"
             )
     except BatonError as error:
@@ -146,10 +162,12 @@ def _say(what: Exposed | ProbeResult) -> None:
 
 def main() -> None:
     """Command line."""
-    part, kind, settings = sys.argv[1:]
+    part, kind, settings, memory = sys.argv[1:]
     try:
         {"source": source, "reader": reader}[part](
-            kind, msgspec.json.decode(settings, type=FabricSettings)
+            kind,
+            msgspec.json.decode(settings, type=FabricSettings),
+            msgspec.json.decode(memory, type=MemoryKind),
         )
     except BatonError as error:
         _say(ProbeResult(why=str(error)))

@@ -1,7 +1,7 @@
 """The gateway's request logic: its one door, and what its parts share.
 
     HTTP ──Submit, Cancel──▶ Front ──Ticket, Abort, Close──▶ leaders
-    HTTP ◀──Emit, Finish, Fail── Front ◀──Admitted, FirstToken, Tokens, Failed, Recompute, Ended── leaders
+    HTTP ◀──Emit, Finish, Fail── Front ◀──Admitted, PromptLogprobs, FirstToken, Tokens, Failed, Recompute, Ended── leaders
 
     membership.py       which workers there are, and which of them can hand over to each other
     assignment.py       which request begins when, and on which of them
@@ -52,6 +52,7 @@ from baton.core.messages import (
     FirstToken,
     LedgerView,
     Paired,
+    PromptLogprobs,
     Recompute,
     Register,
     Ticket,
@@ -95,6 +96,7 @@ class Front:
             Unpaired: self.membership.on_unpaired,
             Credits: self.membership.on_credits,
             Admitted: self.delivery.on_admitted,
+            PromptLogprobs: self.delivery.on_prompt_logprobs,
             FirstToken: self.delivery.on_first_token,
             Tokens: self.delivery.on_tokens,
             Failed: self.failures.on_failed,

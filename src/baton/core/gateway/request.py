@@ -6,6 +6,7 @@ from baton.core.door import Heard, Submit
 from baton.core.gateway.request_state import REQUEST, WITH_WORKERS, RequestSaw, RequestState
 from baton.core.ids import Arrival, Boot, Epoch, Key, Micros, Room, Stamp, TokenId
 from baton.core.messages import FirstToken, Ticket
+from baton.core.prompt_scores import PromptScores
 
 UNIFIED, PREFILL, DECODE = "unified", "prefill", "decode"
 
@@ -49,7 +50,7 @@ class Request:
             "patience_ms",
             "room",
         ),
-        *("said", "since", "stamp", "state", "submit"),
+        *("said", "scores", "since", "stamp", "state", "submit"),
     )
 
     def __init__(
@@ -72,6 +73,7 @@ class Request:
         self.pair: tuple[Boot, Boot] | None = None  # while two workers have it
         self.given: Ticket | None = None  # the last that workers were given
         self.first: FirstToken | None = None  # of this epoch, and held back until Admitted
+        self.scores: PromptScores | None = None  # of this epoch, until the first token is shown
 
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
         """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was
@@ -92,6 +94,7 @@ class Request:
             cache_salt=self.submit.cache_salt,
             admit_ms=left_ms if self.said else max(1, (self.admit_by - now) // 1000),
             alone_until=self.alone_until,
+            grammar=self.submit.grammar,
         )
 
     def see(self, saw: RequestSaw) -> None:
@@ -139,7 +142,7 @@ class Request:
         self.see(RequestSaw.BEGINS)
         self.epoch = Epoch(self.epoch + 1)
         self.key = Key(self.room, self.epoch)
-        self.pair, self.first = pair, None
+        self.pair, self.first, self.scores = pair, None, None
 
 
 def patience_ms(submit: Submit, settings: FrontSettings) -> int:

@@ -32,9 +32,19 @@ NOTHING.flags.writeable = False
 
 Vectors = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Grid = tuple[NDArray[np.int64], NDArray[np.int64]]
-Spans = Vectors  # offset in the source block, offset in the target block, bytes
 # a page list, and the first block that it holds
 Pages = tuple[Sequence[int] | NDArray[np.integer], int]
+
+
+class Spans(msgspec.Struct, frozen=True):
+    """The byte ranges of block 0, and how far apart those of following blocks are: five int64
+    vectors of equal length."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    source_stride: NDArray[np.int64]
+    target_stride: NDArray[np.int64]
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -177,12 +187,15 @@ class PairPlan:
         """Return what `_ranges` does, for one block that both sides have: within a block, adjacent
         ranges are merged already."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
-        at, to, nbytes = self._spans[leg.index, group]
-        from_block = _slot(theirs, group, *source, block) * theirs.block_bytes(group)
+        spans = self._spans[leg.index, group]
+        from_slot, to_slot = (
+            _slot(theirs, group, *source, block),
+            _slot(ours, group, *target, block),
+        )
         return (
-            at + from_block,
-            to + _slot(ours, group, *target, block) * ours.block_bytes(group),
-            nbytes,
+            spans.source + from_slot * spans.source_stride,
+            spans.target + to_slot * spans.target_stride,
+            spans.nbytes,
         )
 
     def _ranges(
@@ -190,22 +203,22 @@ class PairPlan:
     ) -> Vectors:
         """Return (source, target, bytes), merged where both sides are adjacent."""
         theirs, ours = self.source[leg.source], self.target[leg.target]
-        from_block = _slots(theirs, group, *source, blocks) * theirs.block_bytes(group)
-        at, to, nbytes = self._spans[leg.index, group]
-        to_block = _slots(ours, group, *target, blocks) * ours.block_bytes(group)
+        spans = self._spans[leg.index, group]
+        from_slots = _slots(theirs, group, *source, blocks)
+        to_slots = _slots(ours, group, *target, blocks)
         return _merge(
-            np.add.outer(from_block, at).ravel(),
-            np.add.outer(to_block, to).ravel(),
-            np.concatenate([nbytes] * blocks.size),
+            (np.multiply.outer(from_slots, spans.source_stride) + spans.source).ravel(),
+            (np.multiply.outer(to_slots, spans.target_stride) + spans.target).ravel(),
+            np.concatenate([spans.nbytes] * blocks.size),
         )
 
 
 def _digest(plan: PairPlan) -> str:
     ranks = [
-        [(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks) for p in side]
+        [(p.tp, p.pp, p.tp_rank, p.pp_rank, p.page_blocks, p.strides) for p in side]
         for side in (plan.source, plan.target)
     ]
-    described = msgspec.msgpack.encode(("baton-plan-1", REPLICA_RUN, plan.table, ranks, plan.legs))
+    described = msgspec.msgpack.encode(("baton-plan-2", REPLICA_RUN, plan.table, ranks, plan.legs))
     return blake2b(described, digest_size=16).hexdigest()
 
 
@@ -252,14 +265,22 @@ def _merge(
 
 
 def _spans(theirs: Placement, ours: Placement, leg: Leg, group: GroupName) -> Spans:
-    """Return the byte ranges of one block, merged."""
-    at, to, nbytes = [], [], []
+    """Return the byte ranges of one block, merged where nothing lies between them on either side,
+    in no block."""
+    parts: dict[tuple[int, int], list[Vectors]] = {}  # by the strides of their blocks
     for share in (s for s in leg.shares if s.group == group):
         a, b = theirs.places[share.spec], ours.places[share.spec]
-        at.append(_offsets(a, share))
-        to.append(_offsets(b, share))
-        nbytes.append(np.full_like(at[-1], a.layer_stride))
-    return _merge(np.concatenate(at), np.concatenate(to), np.concatenate(nbytes))
+        at, to = _offsets(a, share), _offsets(b, share)
+        parts.setdefault((a.block_stride, b.block_stride), []).append(
+            (at, to, np.full_like(at, a.cell_bytes))
+        )
+    found = []
+    for strides, ranges in parts.items():
+        at, to, nbytes = (np.concatenate(column) for column in zip(*ranges, strict=True))
+        order = at.argsort(kind="stable")
+        merged = _merge(at[order], to[order], nbytes[order])
+        found.append((*merged, *(np.full_like(merged[0], stride) for stride in strides)))
+    return Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _grid(place: SpecPlace, share: Share) -> Grid:
@@ -387,34 +408,79 @@ def _prove_units(place: SpecPlace, shares: Sequence[Share], t: int) -> None:
 
 
 def _prove_bytes(plan: PairPlan, group: GroupName, legs: Sequence[Leg], t: int) -> None:
-    size, block, page = plan.target[t].block_bytes(group), np.zeros(1, dtype=np.int64), ((0,), 0)
+    block, page = np.zeros(1, dtype=np.int64), ((0,), 0)
     starts, sizes = [NOTHING], [NOTHING]
     for leg in legs:
         if not plan.source_units(leg, group).size:
             continue
         at, to, nbytes = plan._ranges(leg, group, block, page, page)
-        limit = plan.source[leg.source].block_bytes(group)
-        if (at < 0).any() or (at + nbytes > limit).any():
-            wrong = int((at + nbytes).max())
-            raise Mismatch(
-                f"bytes read of a block of group {group!r} on source rank {leg.source}",
-                wrong,
-                limit,
-            )
+        _require_held(plan.source[leg.source], group, at, nbytes, leg.source)
         starts.append(to)
         sizes.append(nbytes)
-    written = np.concatenate(starts)
-    order = written.argsort()
-    borders = np.concatenate(sizes)[order].cumsum()
-    total = int(borders[-1]) if borders.size else 0
-    if (
-        total != size
-        or (written[order][1:] != borders[:-1]).any()
-        or (written.size and written[order[0]] != 0)
-    ):
+    wanted = _cells(plan.target[t], group)
+    written = _joined(np.concatenate(starts), np.concatenate(sizes))
+    if written is None or not all(map(np.array_equal, written, wanted)):
         raise Mismatch(
             f"bytes of a block of group {group!r} on target rank {t}",
-            size,
-            total,
+            int(wanted[1].sum()),
+            int(sum(map(np.sum, sizes))),
             "the legs do not tile it",
         )
+
+
+def _require_held(
+    placement: Placement,
+    group: GroupName,
+    at: NDArray[np.int64],
+    nbytes: NDArray[np.int64],
+    rank: int,
+) -> None:
+    """Check that a source rank has every byte that is read of a block.
+
+    Raises:
+        Mismatch: it has not
+    """
+    starts, sizes = _cells(placement, group)
+    which = np.searchsorted(starts, at, side="right") - 1
+    outside = (which < 0) | (at + nbytes > starts[which] + sizes[which])
+    if outside.any():
+        first = int(outside.argmax())
+        raise Mismatch(
+            f"bytes read of a block of group {group!r} on source rank {rank}",
+            (int(at[first]), int(at[first] + nbytes[first])),
+            list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)),
+        )
+
+
+def _cells(placement: Placement, group: GroupName) -> Grid:
+    """Return the byte ranges that a rank has in block 0: starts and sizes, ascending, merged.
+
+    Raises:
+        Mismatch: its cells overlap
+    """
+    if not placement.strides:  # the layout of memory/state.py has no holes
+        size = placement.block_bytes(group)
+        return np.zeros(int(size > 0), dtype=np.int64), np.full(int(size > 0), size)
+    starts, sizes = [NOTHING], [NOTHING]
+    for place in placement.places.values():
+        if place.spec.group == group:
+            whole = Share(place.spec.name, group, place.heads, place.layers)
+            starts.append(_offsets(place, whole))
+            sizes.append(np.full_like(starts[-1], place.cell_bytes))
+    found = _joined(np.concatenate(starts), np.concatenate(sizes))
+    if found is None:
+        raise Mismatch(f"cells of group {group!r}", "disjoint", "overlapping")
+    return found
+
+
+def _joined(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Grid | None:
+    """Sort byte ranges and join those that touch; None if two of them overlap."""
+    if not starts.size:
+        return starts, sizes
+    order = starts.argsort(kind="stable")
+    starts, ends = starts[order], (starts + sizes)[order]
+    if (starts[1:] < ends[:-1]).any():
+        return None
+    first = np.flatnonzero(np.concatenate(([True], starts[1:] > ends[:-1])))
+    last = np.concatenate((first[1:], [starts.size])) - 1
+    return starts[first], ends[last] - starts[first]

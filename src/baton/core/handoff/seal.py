@@ -146,35 +146,48 @@ def block_sums(
     Raises:
         Bug: a slot is outside the pool
     """
-    size = placement.block_bytes(group)
-    _require_inside(pool, size, slots)
-    blocks = (
-        pool[: pool.size // size * size].reshape(-1, size)[slots]
-        if size
-        else np.zeros((len(slots), 0), np.uint8)
-    )
     tokens = placement.block_positions(group)
     places = [p for p in placement.places.values() if p.spec.group == group]
-    found = [_spec_sums(blocks, place, _keys(place, identity, tokens, numbers)) for place in places]
+    for place in places:
+        _require_inside(pool, place, slots)
+    found = [
+        _spec_sums(_cells(pool, place, slots), place, _keys(place, identity, tokens, numbers))
+        for place in places
+    ]
     if len(found) == 1:
         return found[0]
     return np.concatenate(found, axis=1) if found else np.zeros((len(slots), 0), dtype=np.uint64)
 
 
-def _require_inside(pool: NDArray[np.uint8], block_bytes: int, slots: NDArray[np.int64]) -> None:
+def _require_inside(pool: NDArray[np.uint8], place: SpecPlace, slots: NDArray[np.int64]) -> None:
     """Check that every slot is a block of the pool.
 
     Raises:
         Bug: one is not
     """
-    if not block_bytes or not slots.size:
+    if not slots.size:
         return
     # as unsigned numbers, negative slots are larger than any other
-    if int(np.maximum.reduce(slots.view(U64))) >= pool.size // block_bytes:
+    last = int(np.maximum.reduce(slots.view(U64)))
+    if last * place.block_stride + place.reach > pool.size:
         raise Bug(
-            f"blocks {slots.min()} to {slots.max()} are not all in a pool of "
-            f"{pool.size // block_bytes}"
+            f"blocks {slots.min()} to {slots.max()} are not all in a pool of {pool.size} bytes"
         )
+
+
+def _cells(
+    pool: NDArray[np.uint8], place: SpecPlace, slots: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Return the cells of blocks: uint8 [blocks, heads, layers, bytes of a cell], a copy."""
+    count = int(slots.max()) + 1 if slots.size else 0
+    view: NDArray[np.uint8] = np.ndarray(
+        (count, place.heads.size, len(place.layers), place.cell_bytes),
+        np.uint8,
+        pool,
+        place.offset,
+        (place.block_stride, place.head_stride, place.layer_stride, 1),
+    )
+    return view[slots]
 
 
 def _keys(
@@ -189,12 +202,10 @@ def _keys(
 
 
 def _spec_sums(
-    blocks: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]
+    held: NDArray[np.uint8], place: SpecPlace, keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     n, cells, units, parts, tokens = keys.shape
-    rows = blocks[:, place.offset : place.offset + place.nbytes].reshape(
-        n, units, parts, tokens, place.row_bytes
-    )
+    rows = held.reshape(n, units, parts, tokens, place.row_bytes)
     total = _cell_sums(rows[..., :CELL_BYTES], keys[:, 0])
     for cell in range(1, cells):
         total += _cell_sums(rows[..., cell * CELL_BYTES : (cell + 1) * CELL_BYTES], keys[:, cell])

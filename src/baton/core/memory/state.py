@@ -7,14 +7,18 @@ Layout of a page of a group, k blocks of B tokens each:
     page = [block 0][block 1]..[block k-1]        a kernel addresses blocks: page * k + j
     block = [spec 0][spec 1]..                    the group's specs in table order
     spec  = [head][layer][part][token][row]       head-major: a range of heads is one byte range
+
+An engine that lays out its pool in another way states strides (`Strides`); only [part][token][row],
+the cell of a head and layer, is then one byte range.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from baton.core.errors import Bug, ConfigError
 from baton.core.ids import GroupName
@@ -170,19 +174,53 @@ def shard(heads: int, tp: int, tp_rank: int, *, what: str) -> Interval:
     )
 
 
+class Strides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the cells of one spec lie in a pool that another engine has laid out.
+
+    A cell is what one head of one layer has in a block. That of block b, the rank's n-th layer and
+    its h-th head begins at byte
+
+        offset + b * block + n * layer + h * head
+
+    and its parts, tokens and rows follow each other, as in our own layout.
+    """
+
+    spec: str
+    offset: int
+    block: int
+    layer: int
+    head: int
+
+
 class SpecPlace(msgspec.Struct, frozen=True):
-    """Where one spec lies inside a block of one rank. Strides and offset are in bytes; the stride
-    of a token is `row_bytes`."""
+    """Where one spec lies in the pool of one rank. Strides and offset are in bytes; the stride of a
+    token is `row_bytes`. The cell of a head and layer (parts, tokens, rows) is contiguous."""
 
     spec: StateSpec
     heads: Interval  # global units held
     layers: tuple[int, ...]  # global layer ids held, ascending
-    offset: int  # of the spec inside the block
+    offset: int  # of the spec in block 0
     row_bytes: int
     part_stride: int
     layer_stride: int
     head_stride: int
-    nbytes: int  # of the spec inside the block
+    block_stride: int
+    cell_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the spec in one block."""
+        return self.cell_bytes * self.heads.size * len(self.layers)
+
+    @property
+    def reach(self) -> int:
+        """The bytes from the start of a block to the end of its last cell."""
+        return (
+            self.offset
+            + (self.heads.size - 1) * self.head_stride
+            + (len(self.layers) - 1) * self.layer_stride
+            + self.cell_bytes
+        )
 
 
 class Placement(msgspec.Struct, frozen=True, dict=True):
@@ -191,6 +229,8 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         page_blocks: k, the number of blocks in a page
+        strides: where the cells of each spec lie, if another engine has laid out the pool; empty =
+            our own layout
     """
 
     table: StateTable
@@ -199,6 +239,7 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     tp_rank: int
     pp_rank: int
     page_blocks: int
+    strides: tuple[Strides, ...] = ()
 
     def __post_init__(self) -> None:
         if not (0 <= self.tp_rank < self.tp and 0 <= self.pp_rank < self.pp):
@@ -288,9 +329,9 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=256)  # every manifest makes its placements anew, and few of them differ
 def _places(placement: Placement) -> Mapping[str, SpecPlace]:
-    found: dict[str, SpecPlace] = {}
-    offsets: dict[GroupName, int] = {}
     table, stage = placement.table, placement.layer_interval
+    held: list[SpecPlace] = []
+    sizes: dict[GroupName, int] = {}  # of the specs so far in a block of each group
     for spec in table.specs:
         layers = tuple(x for x in spec.layers if stage.start <= x < stage.end)
         if not layers:
@@ -299,10 +340,35 @@ def _places(placement: Placement) -> Mapping[str, SpecPlace]:
         tokens = table.block_tokens if table.group(spec.group).unit is Unit.PAGE else 1
         row = spec.row * spec.dtype.size
         part = row * tokens
-        layer = part * len(spec.parts)
-        head = layer * len(layers)
-        offset = offsets.get(spec.group, 0)
-        nbytes = head * heads.size
-        found[spec.name] = SpecPlace(spec, heads, layers, offset, row, part, layer, head, nbytes)
-        offsets[spec.group] = offset + nbytes
+        cell = part * len(spec.parts)
+        head = cell * len(layers)
+        offset = sizes.get(spec.group, 0)
+        held.append(SpecPlace(spec, heads, layers, offset, row, part, cell, head, 0, cell))
+        sizes[spec.group] = offset + head * heads.size
+    if placement.strides:
+        return _strided(placement, held)
+    return MappingProxyType(
+        {p.spec.name: replace(p, block_stride=sizes[p.spec.group]) for p in held}
+    )
+
+
+def _strided(placement: Placement, held: Sequence[SpecPlace]) -> Mapping[str, SpecPlace]:
+    given = {s.spec: s for s in placement.strides}
+    if given.keys() != {p.spec.name for p in held}:
+        raise ConfigError(
+            f"strides are given for {sorted(given)}, and the rank holds "
+            f"{sorted(p.spec.name for p in held)}"
+        )
+    found = {}
+    for place in held:
+        at = given[place.spec.name]
+        if min(at.offset, at.block, at.layer, at.head) < 0:
+            raise ConfigError(f"the strides of {place.spec.name!r} are negative: {at}")
+        found[place.spec.name] = replace(
+            place,
+            offset=at.offset,
+            block_stride=at.block,
+            layer_stride=at.layer,
+            head_stride=at.head,
+        )
     return MappingProxyType(found)

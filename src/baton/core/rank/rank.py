@@ -24,6 +24,7 @@ import numpy as np
 from baton.core.agreement import (
     Ballot,
     Chain,
+    Constrain,
     Hold,
     Offload,
     Report,
@@ -41,7 +42,14 @@ from baton.core.memory.state import Placement, Unit
 from baton.core.rank.block_tables import BlockTables
 from baton.core.rank.fetches import Fetches
 from baton.core.rank.host_copies import HostCopies
-from baton.core.rank.rank_effects import ClearPools, Compute, Digest, RankEffect
+from baton.core.rank.rank_effects import (
+    ClearPools,
+    Compute,
+    ConstrainDraws,
+    Digest,
+    RankEffect,
+    ReleaseDraws,
+)
 from baton.core.rank.rank_room import RankRooms, RankRoomState, RankSaw
 from baton.core.rank.rehashing import Rehashing
 from baton.core.rank.report_draft import ReportDraft
@@ -71,6 +79,7 @@ class RankCore:
         self.rank, self.boot, self.seal = rank, boot, seal
         self._chain = Chain()
         self._batches: dict[Seq, frozenset[Key]] = {}
+        self._constrained: set[Key] = set()  # rooms of which the engine keeps a grammar
         self._jobs = count(1)
         # what the parts share
         self.placements = tuple(placements)
@@ -148,6 +157,8 @@ class RankCore:
         effects += [ClearPools(plan.clear)] * bool(plan.clear)
         for hold in plan.hold:
             self._hold(hold)
+        for constrain in plan.constrain:
+            effects += self._constrain(constrain)
         for fetch in plan.fetch:
             effects += self.fetches.order(fetch)
         copies: list[Offload | Restore] = [*plan.offload, *plan.restore]
@@ -164,7 +175,17 @@ class RankCore:
     def _drop(self, key: Key) -> list[RankEffect]:
         self.rooms.see(key, RankSaw.DROP)
         self.pages.drop(key)
-        return self.fetches.drop(key) + self.host.drop(key)
+        effects: list[RankEffect] = [*self.fetches.drop(key), *self.host.drop(key)]
+        if key in self._constrained:
+            self._constrained.remove(key)
+            effects.append(ReleaseDraws(key))
+        return effects
+
+    def _constrain(self, order: Constrain) -> list[RankEffect]:
+        if self.rooms.state(order.key) is RankRoomState.DROPPED:
+            return []  # given up in the same turn
+        self._constrained.add(order.key)
+        return [ConstrainDraws(order.key, order.grammar)]
 
     def _hold(self, hold: Hold) -> None:
         if self.rooms.see(hold.key, RankSaw.HOLD) is RankRoomState.DROPPED:
@@ -269,6 +290,7 @@ class RankCore:
             "pages": len(self.pages),
             "rehashing": len(self.rehashing),
             "batches": len(self._batches),
+            "grammars": len(self._constrained),
             "copies": len(self.host),
             **self.fetches.kept(),
         }

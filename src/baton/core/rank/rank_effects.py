@@ -5,6 +5,7 @@ import msgspec
 from baton.core.agreement import Report
 from baton.core.ids import GroupName, Key, RankId
 from baton.core.manifest import RankManifest
+from baton.core.messages import Grammar
 from baton.core.work import Batch, Copies, DigestOrder, Handle, HostCopy
 
 
@@ -44,6 +45,19 @@ class Compute(msgspec.Struct, frozen=True, tag="compute"):
     """Run a batch; answered by BatchDone."""
 
     batch: Batch
+
+
+class ConstrainDraws(msgspec.Struct, frozen=True, tag="constrain_draws"):
+    """From now on, tokens of this room are drawn by the grammar."""
+
+    key: Key
+    grammar: Grammar
+
+
+class ReleaseDraws(msgspec.Struct, frozen=True, tag="release_draws"):
+    """No token of this room will be drawn any more: forget its grammar."""
+
+    key: Key
 
 
 class Digest(msgspec.Struct, frozen=True, tag="digest"):
@@ -90,6 +104,8 @@ RankEffect = (
     | Read
     | CancelRead
     | Compute
+    | ConstrainDraws
+    | ReleaseDraws
     | Digest
     | Save
     | Load

@@ -21,6 +21,7 @@ def row_of(order: RowOrder, rooms: BlockTables) -> Row:
         valid=order.valid,
         draw=Draw(order.sampling, order.index, order.past) if order.sampling is not None else None,
         begins=rooms.begins(order.key),
+        score=order.score,
     )
 
 
@@ -30,9 +31,8 @@ def step_sums(done: BatchDone) -> StepResult:
 
 
 def _row_sums(row: RowDone) -> RowResult:
-    return RowResult(
-        row.key, row.drawn, {group: pack(sums) for group, sums in row.sums.items()}, row.failed
-    )
+    sums = {group: pack(sums) for group, sums in row.sums.items()}
+    return RowResult(row.key, row.drawn, sums, row.failed, row.scores)
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

@@ -52,6 +52,12 @@ class Batches(Generic[R]):
         draft.batch.append(row)
         self._composed.append((room, row))
 
+    def withdraw(self, draft: PlanDraft, room: R) -> None:
+        """A room ends in the turn that composed rows of it: they are not computed."""
+        if self._composed:
+            self._composed = [(r, row) for r, row in self._composed if r is not room]
+            draft.batch = [row for _, row in self._composed]
+
     def issue(self, seq: Seq) -> R | None:
         """The batch of this turn goes out with plan `seq`. Returns the suspect that has the step to
         itself; None if there is none."""

@@ -118,6 +118,7 @@ class Borrowing(Stage[PrefillRoom]):
         )
         if (
             lender is None
+            or room.computes_all
             or len(lender.connected) < len(self.worker.placements)
             or lacking < self.worker.manifest.page_blocks
         ):

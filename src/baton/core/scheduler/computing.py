@@ -13,11 +13,12 @@ from baton.core.ids import Rank, TokenIndex
 from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.messages import Drawn
 from baton.core.past import past_of
+from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
-from baton.core.scheduler.stage import Stage, drawn_of
+from baton.core.scheduler.stage import Stage, drawn_of, scores_of
 from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.worker import Worker
 
@@ -88,7 +89,12 @@ class Computing(Stage[Any]):
             sampling=room.ticket.sampling if last else None,
             index=TokenIndex(len(room.ticket.said)),
             past=past_of(room.ticket) if last else None,
+            score=self._score(room, end) if room.scores is not None else None,
         )
+
+    def _score(self, room: ComputedRoom, end: int) -> Score:
+        assert room.scores is not None, "they are wanted"
+        return Score(room.scores.top, None if end == room.length else room.context[end])
 
     def rows_ended(self, batch: Sequence[tuple[ComputedRoom, RowOrder]], ranks: Outcomes) -> None:
         worker = self.worker
@@ -96,6 +102,11 @@ class Computing(Stage[Any]):
             if room.state is not RoomState.COMPUTING:
                 continue  # it has ended meanwhile, or the row belongs to another stage
             room.done, room.progress = row.valid, worker.now
+            if row.score is not None:
+                part = scores_of(ranks, i)
+                assert part is not None, "the rank that samples scores as well"
+                assert room.scores is not None, "they are told after the last chunk"
+                room.scores = joined(room.scores, part)
             if self._wants_sums(room):
                 assert room.sums is not None, "it has had sums since it was admitted"
                 add_sums(

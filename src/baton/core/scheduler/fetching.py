@@ -235,6 +235,7 @@ class Fetching(Stage[DecodeRoom]):
         self.worker.ledger.move(room.key, PageState.COMMITTED)
         self.worker.send(room.ticket.prefill, Received(room.key))
         room.generated.append(room.record.first)
+        room.scores = room.record.scores
         room.sums = self._sums_of(room)
         room.enters = room.sums is not None  # what cannot be verified again is not kept
         self.worker.reuse.enter(room, room.position, room.sums, self.worker.marks)

@@ -54,7 +54,7 @@ class Followers:
         leading: rooms that hold memory, and whose pages are not in the cache yet
         leaving: the number of tokens that the room has to compute, whatever is cached
         """
-        if not self._reuse.on or room.key in self._alone:
+        if not self._reuse.on or room.computes_all or room.key in self._alone:
             return False
         bring = {other.key: other for other in leading if other.enters}
         before = self._waits.get(room.key)

@@ -16,7 +16,14 @@ from baton.core.ids import BlockIndex, GroupName, Rank, TokenIndex
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.pages import PageState
 from baton.core.memory.state import StateTable
-from baton.core.messages import Admitted, Drawn, FinishReason, FirstToken, Tokens
+from baton.core.messages import (
+    Admitted,
+    Drawn,
+    FinishReason,
+    FirstToken,
+    PromptLogprobs,
+    Tokens,
+)
 from baton.core.past import past_of
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
@@ -63,6 +70,7 @@ class Generating(Stage[G]):
         self.worker.ledger.move(room.key, PageState.COMMITTED)
         finish = self._drew(room, drawn)
         room.told = 1
+        self._tell_scores(room)
         said = FirstToken(room.key, TokenIndex(room.next_index - 1), drawn, finish, room.cached)
         self.worker.send(room.ticket.gateway, said)
         if finish is not None:
@@ -101,7 +109,14 @@ class Generating(Stage[G]):
         start = TokenIndex(len(room.ticket.said) + room.told)
         cached, fresh = 0 if room.told else room.cached, tuple(room.generated[room.told :])
         room.told = len(room.generated)
+        self._tell_scores(room)
         self.worker.send(room.ticket.gateway, Tokens(room.key, start, fresh, finish, cached))
+
+    def _tell_scores(self, room: G) -> None:
+        """Send the gateway the prompt's logprobs, if they are wanted, before the first token."""
+        if room.scores is not None:
+            self.worker.send(room.ticket.gateway, PromptLogprobs(room.key, room.scores))
+            room.scores = None
 
 
 def decode_row(

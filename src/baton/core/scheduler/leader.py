@@ -11,10 +11,13 @@ and all decisions of the turn go out as one step plan.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from baton.core.agreement import PlanDraft, Report
+from baton.core.agreement import Constrain, PlanDraft, Report
 from baton.core.effects import Effect, GiveUp, Issue
 from baton.core.events import (
     GatewayConnected,
+    GuestAllocated,
+    GuestFinished,
+    GuestScheduled,
     LeaderEvent,
     MessageReceived,
     PeerConnected,
@@ -40,7 +43,7 @@ from baton.core.messages import (
 from baton.core.scheduler.admission import Admission
 from baton.core.scheduler.batches import Outcomes, Rows
 from baton.core.scheduler.books import LeaderBooks
-from baton.core.scheduler.roles import ROLES
+from baton.core.scheduler.roles import role_of
 from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw
 from baton.core.scheduler.stage import IN_HANDOFF, Handlers, Stage
 from baton.core.scheduler.worker import Worker
@@ -55,7 +58,7 @@ class Leader:
     def __init__(
         self, manifest: Manifest, settings: LeaderSettings, totals: dict[GroupName, int]
     ) -> None:
-        role = ROLES[manifest.role]
+        role = role_of(manifest)
         self.worker: Worker[Any] = Worker(manifest, settings, totals, role.rules)
         self._new_room = role.room
         policy, stages = role.stages(self.worker)
@@ -98,6 +101,9 @@ class Leader:
                 self._lose(event.boot, event.why)
             case GatewayConnected():
                 self._on_gateway_up(event.boot)
+            case GuestAllocated() | GuestScheduled() | GuestFinished():
+                for stage in self._stages:
+                    stage.guest(event)
         self._turn()
         effects, self.worker.effects = self.worker.effects, []
         return effects
@@ -112,6 +118,7 @@ class Leader:
                 worker.settings.address,
                 worker.manifest,
                 self._books.news.stamp,
+                worker.settings.url,
             ),
         )
         for stage in self._stages:
@@ -172,10 +179,10 @@ class Leader:
             worker.send(trial.ticket.gateway, Trial(trial.key, over=True))
             worker.batches.trial = None
         for i, (room, _) in enumerate(batch):
-            why = next((rows[i].failed for rows in ranks if rows[i].failed), "")
-            if why and room.state is not RoomState.ENDING:
+            failed = next((f for rows in ranks if (f := rows[i].failed) is not None), None)
+            if failed is not None and room.state is not RoomState.ENDING:
                 worker.marks[Mark.ROW_FAILED] += 1
-                worker.fail(room, FailCode.COMPUTE_FAILED, why, retry=False)
+                worker.fail(room, failed.code, failed.why, retry=False)
         for stage in self._stages:
             stage.stepped()
         for stage in self._stages:
@@ -376,6 +383,8 @@ class Leader:
         for stage in self._stages:
             stage.schedule()
         for room, reuse in self._admission.admit():
+            if (grammar := room.ticket.grammar) is not None:
+                self.worker.draft.constrain.append(Constrain(room.key, grammar))
             for stage in self._stages:
                 stage.admitted(room, reuse)
         for stage in self._stages:

@@ -12,6 +12,7 @@ offered, with their birth sums per leg. The last offer carries the record, and `
 the gateway at the same time.
 """
 
+from collections.abc import Mapping
 from functools import partial
 
 from baton.core.agreement import Rehash, RowOrder
@@ -36,6 +37,7 @@ from baton.core.messages import (
     Intactness,
     LegSums,
     Offer,
+    PromptLogprobs,
     Received,
     Record,
     Refused,
@@ -49,6 +51,8 @@ from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw, finish_of
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
+
+Final = Mapping[GroupName, tuple[BlockIndex, BlockIndex]]  # blocks [start, end) of each group
 
 
 class Offering(Stage[PrefillRoom]):
@@ -139,31 +143,44 @@ class Offering(Stage[PrefillRoom]):
     def computed(self, room: PrefillRoom, row: RowOrder, drawn: Drawn | None) -> None:
         """A chunk is computed on every rank: offer the blocks that it made final, with the record
         after the last of them."""
-        record, final = None, row.final
         if room.done == room.length:
             assert drawn is not None, "the last chunk draws"
-            generated = len(room.ticket.said) + 1
-            finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
-            record = Record(room.length, drawn, finish, room.cached)
-            self.worker.see(room, Saw.LAST_CHUNK)
-            self.worker.ledger.move(room.key, PageState.FULL)
-        self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
-        if record is not None:
-            first = TokenIndex(len(room.ticket.said))
-            self.worker.send(
-                room.ticket.gateway,
-                FirstToken(room.key, first, record.first, record.finish, room.cached),
-            )
-            if record.finish is not None:
-                self.worker.marks[Mark.FINISHED_AT_FIRST] += 1
-                self.worker.end(room)  # it never enters decode
-            else:
-                # Pages that are not handed over return to the pool.
-                self.worker.blocks.slide(room, room.length, tokens=room.length)
+            self.complete(room, drawn, row.final)
+        else:
+            self.offer(room, row.final)
 
-    def _runs(
-        self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
-    ) -> dict[GroupName, BlockRun]:
+    def offer(self, room: PrefillRoom, final: Final) -> None:
+        """Offer blocks that a chunk made final, before the last one."""
+        self._offer(room, self._runs(room, final), self._leg_sums(room, final), None)
+
+    def complete(self, room: PrefillRoom, drawn: Drawn, final: Final) -> None:
+        """The prompt is computed and the first token drawn: offer the last blocks with the
+        record."""
+        generated = len(room.ticket.said) + 1
+        finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
+        record = Record(room.length, drawn, finish, room.cached, room.scores)
+        self.worker.see(room, Saw.LAST_CHUNK)
+        self.worker.ledger.move(room.key, PageState.FULL)
+        self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
+        self._tell(room, record)
+        if record.finish is not None:
+            self.worker.marks[Mark.FINISHED_AT_FIRST] += 1
+            self.worker.end(room)  # it never enters decode
+        else:
+            # Pages that are not handed over return to the pool.
+            self.worker.blocks.slide(room, room.length, tokens=room.length)
+
+    def _tell(self, room: PrefillRoom, record: Record) -> None:
+        """Send the gateway the first token, and before it the prompt's logprobs if they are
+        wanted."""
+        gateway, first = room.ticket.gateway, TokenIndex(len(room.ticket.said))
+        if record.scores is not None:
+            self.worker.send(gateway, PromptLogprobs(room.key, record.scores))
+            room.scores = None
+        said = FirstToken(room.key, first, record.first, record.finish, record.cached)
+        self.worker.send(gateway, said)
+
+    def _runs(self, room: PrefillRoom, final: Final) -> dict[GroupName, BlockRun]:
         """Return these blocks together with the pages that hold them."""
         held, gone = self.worker.ledger.held(room.key), self.worker.ledger.begins(room.key)
         k = {g: self.worker.manifest.blocks_per_page(g) for g in final}
@@ -172,9 +189,7 @@ class Offering(Stage[PrefillRoom]):
             for g, (a, b) in final.items()
         }
 
-    def _leg_sums(
-        self, room: PrefillRoom, final: dict[GroupName, tuple[BlockIndex, BlockIndex]]
-    ) -> tuple[LegSums, ...]:
+    def _leg_sums(self, room: PrefillRoom, final: Final) -> tuple[LegSums, ...]:
         plan = self._plans.get(room.ticket.decode)
         if plan is None or not self.worker.manifest.seal:
             return ()

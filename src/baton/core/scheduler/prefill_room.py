@@ -5,7 +5,7 @@ from baton.core.agreement import Fetch
 from baton.core.handoff.birth_sums import RoomSums
 from baton.core.ids import Micros
 from baton.core.messages import Ticket
-from baton.core.scheduler.room import OpenRoom
+from baton.core.scheduler.room import OpenRoom, no_scores
 
 
 class PrefillRoom(OpenRoom):
@@ -13,6 +13,8 @@ class PrefillRoom(OpenRoom):
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
+        # a position that is not computed has no logits
+        self.scores, self.computes_all = no_scores(ticket), ticket.scores_prompt
         self.ordered = 0  # positions in batches so far
         self.done = 0  # positions computed on every rank
         self.offers = 0

@@ -4,8 +4,10 @@ leaves to others.
     room gets pages ──find──▶ [cached | own] ──computed and sealed on every rank──▶ its complete pages enter, one after the other
 
 A hit ends at the last page border before the last token, so at least one token is always computed,
-in a page of the room's own. The cache works only for models whose state is entirely pages of the
-whole sequence (`StateTable.cacheable`); for others it is off.
+in a page of the room's own. A room whose prompt's logprobs are wanted reuses nothing, because a
+position that is not computed has no logits; its own pages enter like any others. The cache works
+only for models whose state is entirely pages of the whole sequence (`StateTable.cacheable`); for
+others it is off.
 """
 
 from collections.abc import Sequence
@@ -38,12 +40,14 @@ class Reuse:
 
     def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
         """Return the longest cached beginning of a room's context that leaves at least `leaving`
-        tokens to compute.
+        tokens to compute; nothing for a room that computes all of its prompt.
 
         It ends before the first page that was not verified in time. What follows is computed or
         fetched as if it were not cached: to verify it first would make the room wait for a worker
         that does not even keep up with its own cache.
         """
+        if room.computes_all:
+            return ()
         found = self._ledger.cache.find(self.chain(room, leaving=leaving))
         fresh = self._scrubber.fresh(found)
         room.overdue = len(fresh) < len(found)
@@ -61,7 +65,7 @@ class Reuse:
         """A room has got its pages, of which those in `chain` are cached. Returns the number of its
         positions that are computed already."""
         room.hit, room.enters = len(chain) * self.page_tokens, self.on
-        if self.on:
+        if self.on and not room.computes_all:
             self._queries += room.length
             self._hits += room.hit
             self._saved += room.hit // self._block_tokens * self.block_bytes

@@ -3,6 +3,9 @@
 prefill    compute, offer       a prompt's state is handed over to a decode worker
 decode     fetch, generate      the state comes from a prefill worker
 unified    compute, generate    the state stays where it is: the colocated baseline
+
+A guest (guest.py) does its part of a handoff for another engine, which gives out the pages and
+computes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +14,11 @@ from typing import Any
 
 import msgspec
 
+from baton.core.errors import ConfigError
 from baton.core.handoff.early import EarlyOffers
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Micros
+from baton.core.manifest import Manifest
 from baton.core.memory.chunks import ChunkRule
 from baton.core.messages import Ticket
 from baton.core.scheduler.admission import AdmissionPolicy
@@ -23,6 +28,9 @@ from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.generating import Generating
+from baton.core.scheduler.guest import AdmittedElsewhere
+from baton.core.scheduler.guest_decode import GuestLoading
+from baton.core.scheduler.guest_prefill import GuestComputing, GuestPrefillRoom
 from baton.core.scheduler.lending import Lending
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.pairs import Pairing
@@ -83,6 +91,22 @@ def unified(worker: Worker[UnifiedRoom]) -> Stages:
     return preemption, (preemption, generating, Computing(worker, rule=rule, then=generating.first))
 
 
+def guest_prefill(worker: Worker[PrefillRoom]) -> Stages:
+    """Offer the blocks of prompts that another engine computes."""
+    offering = Offering(worker)
+    return AdmittedElsewhere[Any](), (GuestComputing(worker, offering), offering)
+
+
+def guest_decode(worker: Worker[DecodeRoom]) -> Stages:
+    """Fetch the state of prompts into pages of another engine."""
+    partners, early = Partners(worker.manifest), EarlyOffers()
+    pairing = Pairing(worker, partners, lends=lambda manifest, fabric: None)
+    verification = Verification(worker, tell=False)
+    fetching = Fetching(worker, pairing, verification, early)
+    stages = pairing, fetching, verification, GuestLoading(worker, fetching)
+    return AdmittedElsewhere[Any](), stages
+
+
 ROLES: Mapping[str, RoleParts] = MappingProxyType(
     {
         "prefill": RoleParts(
@@ -112,3 +136,30 @@ ROLES: Mapping[str, RoleParts] = MappingProxyType(
         ),
     }
 )
+
+GUEST_ROLES: Mapping[str, RoleParts] = MappingProxyType(
+    {
+        "prefill": RoleParts(
+            RoleRules(PREFILL, computes=True, generates=False, bringing=(), guest=True),
+            GuestPrefillRoom,
+            guest_prefill,
+        ),
+        "decode": RoleParts(
+            RoleRules(DECODE, computes=False, generates=True, bringing=(), guest=True),
+            DecodeRoom,
+            guest_decode,
+        ),
+    }
+)
+
+
+def role_of(manifest: Manifest) -> RoleParts:
+    """Return the role of a worker.
+
+    Raises:
+        ConfigError: there is no such role
+    """
+    roles = GUEST_ROLES if manifest.guest else ROLES
+    if manifest.role not in roles:
+        raise ConfigError(f"a worker of role {manifest.role!r}: there is {', '.join(roles)}")
+    return roles[manifest.role]

@@ -9,6 +9,7 @@ from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Micros, TokenId
 from baton.core.memory.prefix_cache import CachedPage, PageHash
 from baton.core.messages import Drawn, FinishReason, Limits, Ticket
+from baton.core.prompt_scores import PromptScores
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     answer_ms: int = 1000  # how long prefill waits until decode says what it lends
     # decode gives up a prefill worker that is not paired this long after its introduction
     pair_ms: int = 10_000
+    url: str | None = None  # of the engine that this worker is a guest of
     verify_ms: int = 0  # a cached page is used only if it was hashed within this time; 0 = no limit
 
 
@@ -101,6 +103,10 @@ class OpenRoom:
         self.overdue = False
         # cached pages that its state was copied from when it was preempted
         self.copied: tuple[CachedPage, ...] = ()
+        # whether this worker computes all positions of its prompt, whatever is cached of them
+        self.computes_all = False
+        # of the prompt's tokens, as far as known; None once the gateway was told, or if not wanted
+        self.scores: PromptScores | None = None
 
     @property
     def alone(self) -> bool:
@@ -110,6 +116,12 @@ class OpenRoom:
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Return the tokens of its sequence at positions [start, end)."""
         return self.context[start:end]
+
+
+def no_scores(ticket: Ticket) -> PromptScores | None:
+    """Return the scores of a prompt of which nothing is computed; None if none are wanted."""
+    top = ticket.sampling.prompt_logprobs
+    return PromptScores(top) if top is not None and ticket.scores_prompt else None
 
 
 def finish_of(drawn: Drawn, *, generated: int, limits: Limits) -> FinishReason | None:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from baton.core.agreement import Report, RowOrder, RowResult
+from baton.core.events import GuestEvent
 from baton.core.ids import Boot, GroupName, Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Drawn, Ticket
+from baton.core.prompt_scores import PromptScores
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.worker import Worker
@@ -78,6 +80,9 @@ class Stage(Generic[R]):
     def rows_ended(self, batch: Sequence[tuple[R, RowOrder]], ranks: Outcomes) -> None:
         """Rows have ended on every rank: take those that belong to this stage."""
 
+    def guest(self, event: GuestEvent) -> None:
+        """The engine that this worker is a guest of has done something."""
+
     # ---- what others say ------------------------------------------------------------------------
 
     def report(self, report: Report) -> None:
@@ -126,3 +131,8 @@ class Stage(Generic[R]):
 def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn | None:
     """Return the token of a row, from the one rank that samples; None if it draws none."""
     return next((drawn for rows in ranks if (drawn := rows[row].drawn) is not None), None)
+
+
+def scores_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> PromptScores | None:
+    """Return the scores of a row, from the one rank that samples; None if it has none."""
+    return next((scores for rows in ranks if (scores := rows[row].scores) is not None), None)

@@ -3,6 +3,7 @@
 from baton.core.ids import Micros
 from baton.core.messages import Ticket
 from baton.core.scheduler.generating_room import GeneratingRoom
+from baton.core.scheduler.room import no_scores
 
 
 class UnifiedRoom(GeneratingRoom):
@@ -10,5 +11,7 @@ class UnifiedRoom(GeneratingRoom):
 
     def __init__(self, ticket: Ticket, now: Micros) -> None:
         super().__init__(ticket, now)
+        # a position that is not computed has no logits
+        self.scores, self.computes_all = no_scores(ticket), ticket.scores_prompt
         self.ordered = 0  # prompt positions in batches so far
         self.done = 0  # prompt positions computed on every rank

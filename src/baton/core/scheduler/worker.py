@@ -20,6 +20,7 @@ from baton.core.handoff.progress import ProgressTracker
 from baton.core.ids import Boot, GroupName, Key, Micros, Room, Seq
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
+from baton.core.memory.foreign_pages import ForeignLedger
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
@@ -46,6 +47,7 @@ class RoleRules(msgspec.Struct, frozen=True):
     computes: bool  # prompts; otherwise their state is fetched from a worker that computes them
     generates: bool  # tokens after a prompt, so a room needs a page for the first of them
     bringing: tuple[RoomState, ...]  # states of rooms whose pages are not in the prefix cache yet
+    guest: bool = False  # another engine gives out the pages and computes
 
 
 class Worker(Generic[R]):
@@ -61,7 +63,7 @@ class Worker(Generic[R]):
         self.manifest, self.settings, self.role = manifest, settings, role
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
-        self.ledger = Ledger(totals)
+        self.ledger = ForeignLedger(totals) if role.guest else Ledger(totals)
         self.blocks = BlockManager(self.ledger, self.span)
         self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self.now = Micros(0)  # of the event that is being handled
@@ -154,6 +156,7 @@ class Worker(Generic[R]):
         if room.state is RoomState.ENDED:
             self.forget(room)
         elif before is not RoomState.ENDING:
+            self.batches.withdraw(self.draft, room)
             self.draft.drop.append(room.key)
 
     def forget(self, room: R) -> None:
@@ -169,6 +172,8 @@ class Worker(Generic[R]):
     def pages_for(self, tokens: int) -> dict[GroupName, int]:
         """Return the pages of each group that a room with this many positions begins with. Where
         prompts are computed, they are enough for any chunk."""
+        if self.role.guest:
+            return {}
         if self.role.computes:
             return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
         return self.span.live(tokens)

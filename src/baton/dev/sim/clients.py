@@ -1,14 +1,16 @@
 """Clients, and the oracle of what they must see: every index once, in order and right; one end; no
 failure without an excuse."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from baton.core.door import Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.ids import Key, TokenId, TokenIndex
-from baton.core.messages import Drawn, FinishReason, Limits, Sampling, Ticket
+from baton.core.messages import Drawn, FinishReason, Grammar, Limits, Sampling, Ticket
+from baton.core.prompt_scores import PromptScores, pack_scores
 from baton.dev.sim import content
+from baton.dev.sim.grammar import allowed, refused
 
 
 class Client(msgspec.Struct):
@@ -37,17 +39,33 @@ class Client(msgspec.Struct):
         return self.end is None and not self.gone
 
 
+def ends_with(answer: Sequence[TokenId], word: Sequence[TokenId]) -> bool:
+    """Whether these tokens end with those of the word."""
+    return len(answer) >= len(word) and tuple(answer[-len(word) :]) == tuple(word)
+
+
 def right_answer(
-    prompt: tuple[TokenId, ...], sampling: Sampling, limits: Limits
+    prompt: tuple[TokenId, ...],
+    sampling: Sampling,
+    limits: Limits,
+    grammar: Grammar | None = None,
 ) -> tuple[list[TokenId], FinishReason]:
     """Return what a right system generates. It is computed without pages, workers or handoffs."""
     history = content.histories(prompt)[-1]
     found: list[TokenId] = []
     ends = (*limits.eos_token_ids, *limits.stop_token_ids)
+    words = sampling.shaping.bad_words if sampling.shaping is not None else ()
     while True:
         barred = ends if len(found) < limits.min_tokens else ()
         token = content.next_token(
-            history, sampling, TokenIndex(len(found)), prompt=prompt, answer=found, barred=barred
+            history,
+            sampling,
+            TokenIndex(len(found)),
+            prompt=prompt,
+            answer=found,
+            barred=barred,
+            allowed=allowed(grammar, found) if grammar is not None else None,
+            bad=[word[-1] for word in words if ends_with((*found, word[-1]), word)],
         )
         found.append(token)
         if token in ends:
@@ -55,6 +73,17 @@ def right_answer(
         if len(found) >= limits.max_tokens:
             return found, FinishReason.LENGTH
         history = content.scramble(history * 31 + token + 1 & content.MASK)
+
+
+def right_scores(ticket: Ticket) -> PromptScores | None:
+    """Return the scores of a prompt that its prefill worker computes in this epoch; None if it
+    computes none."""
+    top = ticket.sampling.prompt_logprobs
+    if top is None or not ticket.scores_prompt:
+        return None
+    author = content.attempt(ticket.prefill, ticket.key.epoch)
+    following = zip(content.histories(ticket.prompt), ticket.prompt[1:], strict=False)
+    return pack_scores(top, [content.token_score(h, t, top, author) for h, t in following])
 
 
 def _is_of(ticket: Ticket, submit: Submit) -> bool:
@@ -98,7 +127,10 @@ class Oracle:
                 "no_gap",
                 f"{client.name} heard index {emit.start} after {len(client.tokens)} tokens",
             )
-        client.tokens += [d.token for d in emit.drawn]
+        tokens = [d.token for d in emit.drawn]
+        if wrong := refused(client.submit.grammar, client.tokens, tokens):
+            self._violate("follows_grammar", f"{client.name} heard {wrong}")
+        client.tokens += tokens
         expected = self._answer(client.submit)[0]
         if client.tokens != expected[: len(client.tokens)]:
             self._violate(
@@ -106,6 +138,26 @@ class Oracle:
             )
         for index, drawn in enumerate(emit.drawn, start=emit.start):
             self._logprobs(client, index, drawn)
+        self._prompt_logprobs(client, emit)
+
+    def _prompt_logprobs(self, client: Client, emit: Emit) -> None:
+        """Check that the first token, and no other, comes with the prompt's logprobs, if they are
+        wanted: those of the epoch that draws it."""
+        wanted = client.submit.sampling.prompt_logprobs is not None and emit.start == 0
+        due = right_scores(self._drawn_in(client.submit, 0)) if wanted else None
+        if emit.scores != due:
+            what = (
+                f"{client.name} heard with index {emit.start} logprobs of its prompt {emit.scores}"
+            )
+            self._violate("right_prompt_logprobs", f"{what}; {due} were due")
+
+    def _drawn_in(self, submit: Submit, index: int) -> Ticket:
+        """Return the ticket of the epoch that draws a token: the last one that begins at this index
+        or before."""
+        return max(
+            (t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index),
+            key=lambda t: t.key.epoch,
+        )
 
     def _logprobs(self, client: Client, index: int, drawn: Drawn) -> None:
         """Check that logprobs are those of one epoch: the last one whose ticket begins at this
@@ -118,10 +170,7 @@ class Oracle:
                     f"{client.name} wanted no logprobs, and heard {heard} with index {index}",
                 )
             return
-        ticket = max(
-            (t for t in self._tickets.values() if _is_of(t, submit) and len(t.said) <= index),
-            key=lambda t: t.key.epoch,
-        )
+        ticket = self._drawn_in(submit, index)
         boot = ticket.prefill if index == len(ticket.said) else ticket.decode
         history = content.histories((*submit.prompt, *client.tokens[:index]))[-1]
         due = content.logprobs(
@@ -137,6 +186,6 @@ class Oracle:
     def _answer(self, submit: Submit) -> tuple[list[TokenId], FinishReason]:
         if submit.request not in self._answers:
             self._answers[submit.request] = right_answer(
-                submit.prompt, submit.sampling, submit.limits
+                submit.prompt, submit.sampling, submit.limits, submit.grammar
             )
         return self._answers[submit.request]

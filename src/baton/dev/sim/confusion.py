@@ -33,6 +33,7 @@ from baton.core.messages import (
     Offer,
     Paired,
     Progress,
+    PromptLogprobs,
     Received,
     Recompute,
     Refused,
@@ -79,7 +80,7 @@ AUTHORS: Mapping[type[Any], Authors] = {
     **dict.fromkeys((Ticket, Abort, Close), _gateway),
     **dict.fromkeys((FirstToken, Offer, Withdrawn, Borrow, Returned), _prefill),
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _decode),
-    **dict.fromkeys((Failed, Ended, Stale, Trial, Doubt, Verdict), _either),
+    **dict.fromkeys((PromptLogprobs, Failed, Ended, Stale, Trial, Doubt, Verdict), _either),
 }
 
 

@@ -5,16 +5,19 @@ A row is a function of (spec, layer, part, head, tokens up to its position, atte
 the boot and epoch that computed it, as other batches give other last bits. A token is a function of
 the tokens before it, its index and the request's seed and, if there are penalties, biases or a
 least length, of the past that the draw is given. So a byte in a wrong place differs from what is
-expected there, and so does a token drawn from it or from a wrong past. The logprobs of a token have
-last bits that identify the attempt, and so tell from which epoch the token came.
+expected there, and so does a token drawn from it or from a wrong past. The logprobs of a token, be
+it drawn or a part of the prompt, have last bits that identify the attempt, and so tell from which
+epoch they came.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
+from baton.core.errors import Bug
 from baton.core.ids import Boot, GroupName, TokenId, TokenIndex
 from baton.core.memory.state import Placement, SpecPlace
 from baton.core.messages import Sampling, Shaping
+from baton.core.prompt_scores import TokenScore
 
 MASK = (1 << 64) - 1
 VOCABULARY = 61
@@ -57,15 +60,24 @@ def next_token(
     *,
     prompt: Iterable[int] = (),
     answer: Sequence[int] = (),
-    barred: Container[int] = (),
+    barred: Collection[int] = (),
+    allowed: Collection[int] | None = None,
+    bad: Collection[int] = (),
 ) -> TokenId:
     """Return the token after a history. Penalties depend on the tokens of the prompt, each once,
-    and on those of the answer so far. `barred` tokens are not drawn."""
+    and on those of the answer so far. Only tokens are drawn that the grammar allows (`allowed`;
+    None: all) and the request too, and none of `bad`; `barred` ones only if no others are left."""
     drawn = history ^ (sampling.seed * 0x9E37 + index)
     if sampling.shaping is not None:
         drawn ^= _shaped(sampling.shaping, prompt, answer)
     token = scramble(drawn) % VOCABULARY
-    while token in barred:
+    permitted = set(range(VOCABULARY) if allowed is None else allowed).difference(bad)
+    if sampling.shaping is not None and sampling.shaping.allowed_token_ids:
+        permitted.intersection_update(sampling.shaping.allowed_token_ids)
+    permitted = permitted.difference(barred) or permitted
+    if not permitted:
+        raise Bug("no token is left to draw: the simulated clients ask for no such thing")
+    while token not in permitted:
         token = (token + 1) % VOCABULARY
     return TokenId(token)
 
@@ -99,6 +111,15 @@ def logprobs(
     noise = author % (1 << 20) / (1 << 24)
     top = ((TokenId((history + i) % VOCABULARY), -1.0 - i - noise) for i in range(count))
     return -0.5 - history % 16 - noise, tuple(top)
+
+
+def token_score(history: int, token: TokenId, top: int, author: int) -> TokenScore:
+    """Return the score of a prompt's token after a history, with the last bits of the attempt that
+    computes it. Its logprobs are numbers that a float32 has."""
+    noise = author % (1 << 12) / (1 << 16)
+    mixed = scramble(history ^ token)
+    likely = ((TokenId((history + i) % VOCABULARY), -0.5 - i - noise) for i in range(top))
+    return TokenScore(-1.0 - mixed % 8 - noise, 1 + mixed % VOCABULARY, tuple(likely))
 
 
 def _at(

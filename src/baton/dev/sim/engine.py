@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key, Rank, Seq
+from baton.core.matchers import GrammarError, Matchers
 from baton.core.memory.state import Group, Placement, Unit, Window, extent_blocks
-from baton.core.messages import Drawn
+from baton.core.messages import Drawn, FailCode, Grammar, RowFailure
 from baton.core.past import Past
+from baton.core.prompt_scores import PromptScores, pack_scores
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
 from baton.dev.sim import content
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.collective import CollectiveWorld as CollectivesWorld
 from baton.dev.sim.context import Context
+from baton.dev.sim.grammar import Allowed, ToyMatcher
 from baton.dev.sim.gray import DIGEST, STEP
 from baton.dev.sim.memory import SimPool
 from baton.dev.sim.process import Process
@@ -73,6 +76,9 @@ class SimEngine:
         self._pages = dict(pages)
         self._rows, self._known_sums = world.rows_of(placement), world.sums_of(placement)
         self._done: list[BatchDone | DigestDone] = []
+        self._matchers = Matchers(ToyMatcher, spares=2)
+        # what the rows of batches under way may draw; None = everything
+        self._allowed: dict[tuple[Seq, Key], Allowed | None] = {}
         self.computing: dict[Seq, Batch] = {}
         self._contexts: dict[tuple[Key, GroupName], Context] = {}
         sizes = {g: placement.block_bytes(g) for g in pages}
@@ -101,8 +107,30 @@ class SimEngine:
     def submit(self, batch: Batch) -> None:
         self.process.port_call()
         self.computing[batch.seq] = batch
+        for row in batch.rows:
+            self._mask(batch.seq, row)
         if self.process.ends(STEP):
             self.collective.submit(self.rank, batch)
+
+    def constrain(self, key: Key, grammar: Grammar) -> None:
+        self._matchers.constrain(key, grammar)
+
+    def release(self, key: Key) -> None:
+        self._matchers.release(key)
+
+    def _mask(self, seq: Seq, row: Row) -> None:
+        """Look up what a row may draw when it is submitted: its room may be dropped before it
+        ends."""
+        past = row.draw.past if row.draw is not None else None
+        if past is None or not past.constrained:
+            return
+        try:
+            self._allowed[seq, row.key] = self._matchers.allowed(row.key, past.answer)
+        except GrammarError as error:
+            self.world.violate(
+                "follows_grammar",
+                f"{self.process.name}: {row.key.room[-4:]}.{row.key.epoch}: {error}",
+            )
 
     def digest(self, order: DigestOrder) -> None:
         self.process.port_call()
@@ -326,23 +354,41 @@ class SimEngine:
         """End a batch on this rank."""
         if not self.process.alive:
             return
-        rows = tuple(self._row(row, samples) for row in batch.rows)
+        rows = tuple(self._row(row, samples, batch.seq) for row in batch.rows)
         del self.computing[batch.seq]
         self.process.has_ended(STEP)
         self._done.append(BatchDone(batch.seq, rows))
         self.process.wake()
 
-    def _row(self, row: Row, samples: bool) -> RowDone:
+    def _row(self, row: Row, samples: bool, seq: Seq) -> RowDone:
         end = row.start + len(row.tokens)
         for group in self._groups:
             self._compute(row, group, end)
         sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
+        allowed = self._allowed.pop((seq, row.key), None)
         drawn, why = None, self.collective.raises(row) if samples else ""
-        if row.draw is not None and samples and not why:
-            drawn = self._draw(row.key, row.draw, self.collective.histories[row.key][end - 1])
-        return RowDone(row.key, drawn, sums, why)
+        failed = RowFailure(FailCode.COMPUTE_FAILED, why) if why else None
+        if row.draw is not None and samples and failed is None:
+            history = self.collective.histories[row.key][end - 1]
+            drawn = self._draw(row.key, row.draw, history, allowed)
+        return RowDone(row.key, drawn, sums, failed, self._score(row) if samples else None)
 
-    def _draw(self, key: Key, draw: Draw, history: int) -> Drawn:
+    def _score(self, row: Row) -> PromptScores | None:
+        """Score what follows the row's positions, from the tokens that it is given."""
+        if row.score is None:
+            return None
+        histories = self.collective.histories[row.key][row.start :]
+        following = (*row.tokens[1:], *(() if row.score.next is None else (row.score.next,)))
+        author, top = content.attempt(self.collective.boot, row.key.epoch), row.score.top
+        return pack_scores(
+            top,
+            [
+                content.token_score(history, token, top, author)
+                for history, token in zip(histories, following, strict=False)
+            ],
+        )
+
+    def _draw(self, key: Key, draw: Draw, history: int, allowed: Allowed | None) -> Drawn:
         """Draw a token from what the draw is given and nothing else. Its logprobs are this
         attempt's."""
         past = draw.past if draw.past is not None else NOTHING
@@ -353,6 +399,8 @@ class SimEngine:
             prompt=past.prompt,
             answer=past.answer,
             barred=past.barred,
+            bad=past.bad,
+            allowed=allowed,
         )
         if draw.sampling.logprobs is None:
             return Drawn(token, None, ())

@@ -20,6 +20,7 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.OVERLOADED: frozenset({"big"}),
     FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},
     FailCode.COMPUTE_FAILED: frozenset({"row"}),
+    FailCode.UNSATISFIABLE: frozenset(),
     # an innocent request fails so only if it was a suspect and a fault hit it again
     FailCode.POISON: ENDED | {"is poison"},
 }

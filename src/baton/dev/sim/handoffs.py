@@ -5,8 +5,9 @@ a gateway.
 
 Checked: memory of a room is taken at once, in all groups, and on decode after prefill. An epoch
 that has ended on a worker does not begin there again. Every token that a leader sends is the right
-one, whatever the gateway does with it. An epoch fails only if a fault explains it. (Where single
-frames are lost, a handoff may stall without one; there only whole requests are judged.)
+one, and so are the logprobs of a prompt, whatever the gateway does with them. An epoch fails only
+if a fault explains it. (Where single frames are lost, a handoff may stall without one; there only
+whole requests are judged.)
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +17,18 @@ from baton.core.frames import Said
 from baton.core.ids import Boot, Key, TokenId
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Unit, Window
-from baton.core.messages import Drawn, FailCode, Failed, FirstToken, Ticket, Tokens
-from baton.dev.sim.clients import right_answer
+from baton.core.messages import (
+    Drawn,
+    FailCode,
+    Failed,
+    FirstToken,
+    PromptLogprobs,
+    Ticket,
+    Tokens,
+)
+from baton.dev.sim.clients import right_answer, right_scores
 from baton.dev.sim.excuses import MISTAKEN, InjectedFault, excuse
+from baton.dev.sim.grammar import refused
 
 
 class Handoffs:
@@ -82,6 +92,13 @@ class Handoffs:
     def told(self, message: Said) -> None:
         """A leader has sent a gateway a message."""
         match message:
+            case PromptLogprobs():
+                due = right_scores(self._tickets[message.key])
+                if message.scores != due:
+                    self._violate(
+                        "right_prompt_logprobs",
+                        f"{_short(message.key)} tells {message.scores}; {due} were due",
+                    )
             case FirstToken():
                 self._right(message.key, message.index, (message.drawn,))
             case Tokens():
@@ -102,13 +119,16 @@ class Handoffs:
     def _right(self, key: Key, start: int, drawn: tuple[Drawn, ...]) -> None:
         if key not in self._answers:
             ticket = self._tickets[key]
-            self._answers[key] = right_answer(ticket.prompt, ticket.sampling, ticket.limits)[0]
-        due = self._answers[key][start : start + len(drawn)]
-        if [d.token for d in drawn] != due:
+            self._answers[key] = right_answer(
+                ticket.prompt, ticket.sampling, ticket.limits, ticket.grammar
+            )[0]
+        answer, told = self._answers[key], [d.token for d in drawn]
+        if wrong := refused(self._tickets[key].grammar, answer[:start], told):
+            self._violate("follows_grammar", f"{_short(key)} tells {wrong}")
+        due = answer[start : start + len(drawn)]
+        if told != due:
             self._violate(
-                "right_tokens",
-                f"{_short(key)} tells {[d.token for d in drawn]} "
-                f"from index {start} on; {due} was due",
+                "right_tokens", f"{_short(key)} tells {told} from index {start} on; {due} was due"
             )
 
 

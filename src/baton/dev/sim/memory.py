@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
+from baton.core.memory.kinds import HOST
 from baton.core.work import Connected, Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 from baton.dev.sim.costs import Costs, Wires
 from baton.dev.sim.heap import Heap
@@ -47,6 +48,7 @@ class SimPool:
         self.data: NDArray[np.uint8] = np.full(nbytes, STALE_BYTE, dtype=np.uint8)
         self.raw = self.data.data  # the same bytes; faster to read and write when there are few
         self.nbytes = nbytes
+        self.memory = HOST
         self.address = 0
         self.fd = None
 

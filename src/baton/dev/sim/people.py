@@ -15,6 +15,7 @@ from baton.core.messages import Limits, Sampling, Shaping
 from baton.dev.sim import content
 from baton.dev.sim.clients import Client, Oracle, right_answer
 from baton.dev.sim.excuses import InjectedFault, excuse
+from baton.dev.sim.grammar import toy
 from baton.dev.sim.settings import BLOCK_TOKENS
 
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
@@ -25,12 +26,18 @@ LONGEST_MORE = 10  # tokens after a prompt that was asked before
 SALTS = ("", "", "", "another tenant")
 ANSWERS = (2, 1, 3, 2, 4)  # tokens
 LONG_ANSWERS = (2, 4, 8, 9, 10)
+# Few tokens may be drawn, and none that ends an answer; of their pairs half are bad words, so that
+# nearly every token makes some other one bad next.
+FEW = tuple(TokenId(t) for t in (1, 20, 30, 50, 60))
+PAIRS_OF_FEW = tuple((a, b) for a in FEW for b in FEW if (a + b) % 20 < 10)
 SHAPINGS = (
     None,
     Shaping(1.0, 0.5, 0.0, ()),
     Shaping(1.0, 0.0, 0.5, ()),
     Shaping(1.2, 0.0, 0.0, ()),
     Shaping(1.1, 0.5, 0.5, ((TokenId(5), 2.0),)),
+    Shaping(1.0, 0.0, 0.0, (), allowed_token_ids=FEW),
+    Shaping(1.0, 0.0, 0.0, (), allowed_token_ids=FEW, bad_words=PAIRS_OF_FEW),
 )
 STOPS = tuple(TokenId(t) for t in range(40, 48))  # many, as there are few tokens
 
@@ -115,8 +122,23 @@ class SimulatedClients:
         sampling = Sampling(0.0, 1.0, 0, number, None)
         if self._world.draw.shaped:
             sampling, limits = self._shaped(sampling, limits)
+        # not drawn from the tape, so that worlds that are not shaped stay as they are
+        grammar = toy(number // 4 % 5) if self._world.draw.shaped and number % 4 < 2 else None
+        if grammar is not None:
+            if sampling.shaping is not None and sampling.shaping.allowed_token_ids:
+                # a grammar may allow none of the few
+                sampling = msgspec.structs.replace(sampling, shaping=None)
+            limits = msgspec.structs.replace(limits, eos_token_ids=grammar.ends)
+        if draw.shaped and number % 5 == 1:
+            sampling = msgspec.structs.replace(sampling, prompt_logprobs=number % 3)
         submit = Submit(
-            RequestId(number), prompt, sampling, limits, priority=number % 3, cache_salt=salt
+            RequestId(number),
+            prompt,
+            sampling,
+            limits,
+            priority=number % 3,
+            cache_salt=salt,
+            grammar=grammar,
         )
         client = Client(
             submit, gateway, self._world.heap.now, probe, repeats, tight, big and not repeats
@@ -168,7 +190,9 @@ class SimulatedClients:
         if self._world.tape.chance(0.3, "with the answer"):
             asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
             answer = (
-                right_answer(prompt, asked.sampling, asked.limits)[0] if asked is not None else []
+                right_answer(prompt, asked.sampling, asked.limits, asked.grammar)[0]
+                if asked is not None
+                else []
             )
             prompt = (*prompt, *answer)[:LONGEST_PROMPT]
         more: int = (

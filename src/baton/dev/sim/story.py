@@ -29,6 +29,7 @@ from baton.core.messages import (
     Introduce,
     Offer,
     Paired,
+    PromptLogprobs,
     Refused,
     Register,
     Ticket,
@@ -160,6 +161,11 @@ def _(message: Ticket) -> str:
 @_more.register
 def _(message: FirstToken) -> str:
     return f"index {message.index}{_finish(message)}"
+
+
+@_more.register
+def _(message: PromptLogprobs) -> str:
+    return f"of {message.scores.count} tokens"
 
 
 @_more.register

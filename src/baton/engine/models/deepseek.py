@@ -118,8 +118,8 @@ class DeepseekV3Family:
 
     name = "DeepSeek-V3"
     architectures: Sequence[str] = ("DeepseekV3ForCausalLM",)
-    examples = "DeepSeek-V3, -V3.1, -R1; Kimi-K2"
-    notes = "latent attention, absorbed; fp8 weights are dequantised"
+    examples = "DeepSeek-V3, -V3.1, -R1; Kimi-K2; Moonlight"
+    notes = "latent attention, absorbed; Kimi's tiktoken.model is read without its code"
     window = "none"
     defaults: Mapping[str, Any] = {
         **DEFAULTS,
@@ -295,7 +295,7 @@ class DeepseekV2Family(DeepseekV3Family):
     name = "DeepSeek-V2"
     architectures: Sequence[str] = ("DeepseekV2ForCausalLM",)
     examples = "DeepSeek-V2, -V2-Lite, -V2.5, DeepSeek-Coder-V2"
-    notes = "latent attention, absorbed; fp8 weights are dequantised"
+    notes = "latent attention, absorbed"
     defaults: Mapping[str, Any] = {
         **DEFAULTS,
         "max_position_embeddings": 2048,

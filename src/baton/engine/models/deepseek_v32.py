@@ -27,7 +27,10 @@ class DeepseekV32Family(DeepseekV3Family):
     name = "DeepSeek-V3.2"
     architectures: Sequence[str] = ("DeepseekV32ForCausalLM",)
     examples = "DeepSeek-V3.2, -V3.2-Exp"
-    notes = "latent attention to the positions that an index chooses"
+    notes = (
+        "latent attention to the positions that an index chooses; chats of V3.2, which has no "
+        "template, are rendered in its published format"
+    )
     defaults: Mapping[str, Any] = {
         **DeepseekV3Family.defaults,
         "max_position_embeddings": 163_840,
@@ -100,7 +103,7 @@ class GlmMoeDsaFamily(DeepseekV32Family):
 
     name = "GLM-5"
     architectures: Sequence[str] = ("GlmMoeDsaForCausalLM",)
-    examples = "GLM-5, GLM-5.1"
+    examples = "GLM-5, GLM-5.1, GLM-5.2"
     notes = "latent attention to the positions that an index chooses; layers may share one"
     defaults: Mapping[str, Any] = {
         **DeepseekV32Family.defaults,

@@ -18,6 +18,7 @@ from baton.engine.comm import Comm
 from baton.engine.models.weights import Loader
 from baton.engine.ops import Grouped, Linear, Ops
 
+GATE_UP = "gate_up_proj"
 # [rows, 2 * inner], gate before up -> [rows, inner]
 Activate = Callable[[torch.Tensor], torch.Tensor]
 # x [rows, hidden] -> weights, ids [rows, experts used]
@@ -61,27 +62,42 @@ class ExpertFiles(msgspec.Struct, frozen=True):
                 yield f"{at}{self.path}.{expert}.{name}.weight", (self.inner, self.hidden)
             yield f"{at}{self.path}.{expert}.{self.down}.weight", (self.hidden, self.inner)
 
+    def first(self, load: Loader, at: str, expert: int) -> torch.Tensor:
+        """Load gate and up of one expert: [2 * inner, hidden]."""
+        names = [f"{at}{self.path}.{expert}.{name}.weight" for name in (self.gate, self.up)]
+        return torch.cat([load(name) for name in names])
+
+    def second(self, load: Loader, at: str, expert: int) -> torch.Tensor:
+        """Load down of one expert: [hidden, inner]."""
+        return load(f"{at}{self.path}.{expert}.{self.down}.weight")
+
     def load(self, load: Loader, at: str, activate: Activate) -> "Experts":
         """Load this rank's experts. Raises ConfigError if they cannot be read or divided."""
         held = held_experts(self.count, tp=load.comm.tp, rank=load.comm.tp_rank)
-
-        def gates_and_ups() -> Iterator[tuple[torch.Tensor, None]]:
-            for expert in range(held.start, held.end):
-                names = [f"{at}{self.path}.{expert}.{name}.weight" for name in (self.gate, self.up)]
-                yield torch.cat([load(name) for name in names]), None
-
-        def downs() -> Iterator[tuple[torch.Tensor, None]]:
-            for expert in range(held.start, held.end):
-                yield load(f"{at}{self.path}.{expert}.{self.down}.weight"), None
-
+        own = range(held.start, held.end)
         return Experts(
             held,
-            load.ops.grouped(gates_and_ups()),
-            load.ops.grouped(downs()),
+            load.ops.grouped((self.first(load, at, expert), None) for expert in own),
+            load.ops.grouped((self.second(load, at, expert), None) for expert in own),
             activate,
             load.ops,
             load.comm,
         )
+
+
+class StackedExpertFiles(ExpertFiles, frozen=True):
+    """Experts of a layer in two tensors, as Qwen3.5 has them: [experts, outputs, inputs]; gates
+    before ups."""
+
+    def tensors(self, at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{at}{self.path}.{GATE_UP}", (self.count, 2 * self.inner, self.hidden)
+        yield f"{at}{self.path}.{self.down}", (self.count, self.hidden, self.inner)
+
+    def first(self, load: Loader, at: str, expert: int) -> torch.Tensor:
+        return load(f"{at}{self.path}.{GATE_UP}", Interval(expert, expert + 1))[0]
+
+    def second(self, load: Loader, at: str, expert: int) -> torch.Tensor:
+        return load(f"{at}{self.path}.{self.down}", Interval(expert, expert + 1))[0]
 
 
 class Experts:

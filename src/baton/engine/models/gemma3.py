@@ -1,4 +1,4 @@
-"""Gemma 3 text: layers with a window and layers without, each kind with a rope of its own (Gemma
+"""Gemma 3: layers with a window and layers without, each kind with a rope of its own (Gemma
 Team 2025).
 
 Differences from Llama: norms before and after attention and MLP, whose weights are stored as
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 
 from baton.core.errors import ConfigError
 from baton.engine.attention.interface import Seen
-from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import ModelConfig, count, named_layers, number
 from baton.engine.models.llama import LayerWeights, LlamaFamily
 from baton.engine.ops import Linear, Ops
@@ -46,12 +45,17 @@ class Gemma3Family(LlamaFamily):
     """Implements Family."""
 
     name = "Gemma 3"
-    architectures: Sequence[str] = ("Gemma3ForCausalLM",)
-    examples = "Gemma 3 270M, Gemma 3 1B; text models derived from Gemma 3"
-    notes = "text only; ropes of their own for local and global layers"
+    architectures: Sequence[str] = (
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+    )
+    examples = "Gemma 3 270M, 1B, 4B, 12B, 27B; models derived from Gemma 3"
+    notes = "without images; ropes of their own for local and global layers"
     window = "five of six layers, or by layer_types"
     defaults: Mapping[str, Any] = {
+        "vocab_size": 262_208,
         "max_position_embeddings": 131_072,
+        "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,
         "sliding_window": 4096,
@@ -108,7 +112,7 @@ class Gemma3Family(LlamaFamily):
             or ()
         )
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> Gemma3Weights:
+    def weights(self, config: ModelConfig) -> Gemma3Weights:
         return Gemma3Weights(config)
 
 

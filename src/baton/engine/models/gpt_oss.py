@@ -11,16 +11,13 @@ from typing import Any
 import msgspec
 import torch
 
-from baton.core.errors import ConfigError
 from baton.core.memory.state import Interval
 from baton.engine.attention.interface import Seen
-from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number
 from baton.engine.models.experts import Experts, held_experts, mixture_of
 from baton.engine.models.llama import LayerWeights, LlamaFamily
 from baton.engine.models.mixtral import require_used
 from baton.engine.models.weights import Filed, Loader, Matrix
-from baton.engine.mxfp4 import GROUP, unpack
 from baton.engine.ops import Linear, sigmoid
 from baton.engine.shards import Shards
 
@@ -37,37 +34,23 @@ YARN = {
 
 
 class GptOssWeights(LayerWeights):
-    """Experts in one tensor a matrix: [experts, in, out], or as MXFP4 [experts, out, in / 32, 16]
-    with its scales."""
+    """Experts in one tensor a matrix: [experts, in, out]."""
 
-    def __init__(self, c: ModelConfig, *, packed: bool) -> None:
+    def __init__(self, c: ModelConfig) -> None:
         super().__init__(c)
         assert c.mixture is not None
-        self.mixture, self._packed = c.mixture, packed
+        self.mixture = c.mixture
         self.router = Matrix((Filed("mlp.router", (c.mixture.experts,)),), c.hidden, biased=True)
         self._shapes = {
             "gate_up_proj": (2 * c.mixture.inner, c.hidden),
             "down_proj": (c.hidden, c.mixture.inner),
         }
-        if packed and (c.hidden % GROUP or c.mixture.inner % GROUP):
-            raise ConfigError(
-                f"config.json: sizes {c.hidden} and {c.mixture.inner} are not "
-                f"made of MXFP4's groups of {GROUP}"
-            )
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from self.router.tensors(at)
         for name, (outs, ins) in self._shapes.items():
+            yield f"{at}{EXPERTS}{name}", (self.mixture.experts, ins, outs)
             yield f"{at}{EXPERTS}{name}_bias", (self.mixture.experts, outs)
-            if not self._packed:
-                yield f"{at}{EXPERTS}{name}", (self.mixture.experts, ins, outs)
-
-    def packed(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, (outs, ins) in self._shapes.items():
-            if self._packed:
-                groups = (self.mixture.experts, outs, ins // GROUP)
-                yield f"{at}{EXPERTS}{name}_blocks", (*groups, GROUP // 2)
-                yield f"{at}{EXPERTS}{name}_scales", groups
 
     def mlp(self, load: Loader, at: str, index: int, held: Shards) -> Linear:
         m = self.mixture
@@ -91,14 +74,7 @@ class GptOssWeights(LayerWeights):
         """Yield weight [out, in] and bias [out] of each expert."""
         for expert in range(held.start, held.end):
             one = Interval(expert, expert + 1)
-            bias = load(f"{name}_bias", one)[0]
-            if self._packed:
-                blocks, scales = (
-                    load.raw(f"{name}_{part}", torch.uint8, one)[0] for part in ("blocks", "scales")
-                )
-                yield unpack(blocks, scales).to(load.dtype), bias
-            else:
-                yield load(name, one)[0].T.contiguous(), bias
+            yield load(name, one)[0].T.contiguous(), load(f"{name}_bias", one)[0]
 
 
 def _apart(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,7 +114,6 @@ class GptOssFamily(LlamaFamily):
         "attention_bias": True,
     }
     own_biases: Mapping[str, bool] = {"mlp": False}
-    packings = ("mxfp4",)
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Complete the config; the default rope is YaRN."""
@@ -173,5 +148,5 @@ class GptOssFamily(LlamaFamily):
             )
         )
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> GptOssWeights:
-        return GptOssWeights(config, packed=checkpoint.packing == "mxfp4")
+    def weights(self, config: ModelConfig) -> GptOssWeights:
+        return GptOssWeights(config)

@@ -36,7 +36,7 @@ from baton.engine.shards import Shards, require_width
 
 class LayerWeights:
     """How a checkpoint stores one layer's weights.
-    Models with other MLPs override the last four."""
+    Models with other MLPs override the last three."""
 
     second_norm = "post_attention_layernorm"  # the norm before the MLP
 
@@ -63,7 +63,7 @@ class LayerWeights:
         return ("input_layernorm", self.second_norm, *outer)
 
     def tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield name and shape of every unpacked tensor of layer `index`; names begin with `at`."""
+        """Yield name and shape of every tensor of layer `index`; names begin with `at`."""
         c = self.config
         yield from ((f"{at}{norm}.weight", (c.hidden,)) for norm in self.norms)
         for matrix in (self.qkv, self.out):
@@ -74,16 +74,12 @@ class LayerWeights:
             yield f"{at}self_attn.sinks", (c.heads,)
         yield from self.mlp_tensors(at, index)
 
-    def packed(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield name and shape of every tensor that is stored as packed bytes."""
-        yield from ()
-
     def gate(self, ops: Ops) -> Linear:
         """Return the function between the MLP's two products."""
         return ops.gate
 
     def mlp_tensors(self, at: str, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield name and shape of every unpacked tensor of the MLP."""
+        """Yield name and shape of every tensor of the MLP."""
         for matrix in (self.gate_up, self.down):
             yield from matrix.tensors(at)
 
@@ -191,18 +187,16 @@ class LlamaFamily:
     Attributes:
         defaults: values for keys that a config lacks (those of transformers)
         own_biases: biases that the architecture always has, by name of the config's flag
-        packings: supported forms of quantised weights, from checkpoint.PACKINGS
     """
 
     name = "Llama"
     architectures: Sequence[str] = ("LlamaForCausalLM",)
-    examples = "Llama 2, 3, 3.1, 3.2, 3.3; SmolLM2; TinyLlama"
+    examples = "Llama 2, 3, 3.1, 3.2 (1B, 3B), 3.3; SmolLM2; TinyLlama"
     notes = "biases as the config says"
     window = "where the config has one"
     defaults: Mapping[str, Any] = {"max_position_embeddings": 2048}
     own_biases: Mapping[str, bool] = {}
     head_norms = False
-    packings: Sequence[str] = ()
 
     def complete(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the config with defaults for missing keys."""
@@ -273,7 +267,7 @@ class LlamaFamily:
         """Return the settings of its experts; None = it has none."""
         return None
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
+    def weights(self, config: ModelConfig) -> LayerWeights:
         """Return how the checkpoint stores a layer's weights."""
         return LayerWeights(config)
 
@@ -321,29 +315,17 @@ class LlamaFamily:
         *,
         longest: int | None = None,
     ) -> LlamaModel:
-        if checkpoint.packing is not None and checkpoint.packing not in self.packings:
-            raise ConfigError(
-                f"{checkpoint.directory} is quantised with "
-                f"{checkpoint.packing}, not supported for {self.name}"
-            )
         positions = longest or self.longest(checkpoint.config)[0]
         config = self.read(checkpoint.config, longest=positions)
         held = Shards(config, placement)
-        weights = self.weights(config, checkpoint)
-        wanted, packed = list(_tensors(config, weights)), list(_packed(config, weights))
-        require_all(checkpoint, wanted, packed=packed, tied=config.tied)
+        weights = self.weights(config)
+        require_all(checkpoint, list(_tensors(config, weights)), tied=config.tied)
         load = Loader(checkpoint, DTYPES[dtype], ops, comm)
         return LlamaModel(config, held, weights, load, longest=positions)
 
 
 def _tensors(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield every unpacked tensor that is read, with its shape."""
+    """Yield every tensor that is read, with its shape."""
     yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
     for index in range(c.layers):
         yield from weights.tensors(f"model.layers.{index}.", index)
-
-
-def _packed(c: ModelConfig, weights: LayerWeights) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield every packed tensor that is read, with its shape."""
-    for index in range(c.layers):
-        yield from weights.packed(f"model.layers.{index}.", index)

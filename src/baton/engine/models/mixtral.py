@@ -5,7 +5,6 @@ from typing import Any
 
 from baton.core.errors import ConfigError
 from baton.core.memory.state import Interval
-from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count
 from baton.engine.models.experts import ExpertFiles, SoftmaxRouter, mixture_of
 from baton.engine.models.llama import LayerWeights
@@ -82,6 +81,6 @@ class MixtralFamily(MistralFamily):
             )
         )
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> MixtureWeights:
+    def weights(self, config: ModelConfig) -> MixtureWeights:
         """Return the weights; in checkpoints w1 is gate, w3 is up and w2 is down."""
         return MixtureWeights(config, path="block_sparse_moe", names=("w1", "w3", "w2"))

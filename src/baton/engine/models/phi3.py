@@ -7,7 +7,6 @@ Its rope may rotate only a part of each head, and may be scaled by longrope.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import ModelConfig
 from baton.engine.models.llama import LayerWeights, LlamaFamily
 from baton.engine.models.weights import Filed, Matrix
@@ -43,5 +42,5 @@ class Phi3Family(LlamaFamily):
             return {**found, "original_max_position_embeddings": 4096}
         return found
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> LayerWeights:
+    def weights(self, config: ModelConfig) -> LayerWeights:
         return Phi3Weights(config)

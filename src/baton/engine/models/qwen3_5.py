@@ -12,9 +12,12 @@ class Qwen35Family(Qwen3NextFamily):
     """Implements Family."""
 
     name = "Qwen3.5"
-    architectures: Sequence[str] = ("Qwen3_5ForCausalLM",)
-    examples = "text models of Qwen3.5 (dense)"
-    notes = "text only; gated-delta layers: one slot a request"
+    architectures: Sequence[str] = (
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+    )
+    examples = "Qwen3.5 0.8B to 27B (dense), Qwen3.6 27B"
+    notes = "without images; gated-delta layers: one slot a request"
     files: DeltaFiles = ByKind()
     defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_key_value_heads": 4}
 
@@ -26,10 +29,14 @@ class Qwen35MoeFamily(Qwen3NextFamily):
     """Implements Family."""
 
     name = "Qwen3.5-MoE"
-    architectures: Sequence[str] = ("Qwen3_5MoeForCausalLM",)
-    examples = "text models of Qwen3.5 (35B-A3B and larger)"
+    architectures: Sequence[str] = (
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    )
+    examples = "Qwen3.5 35B-A3B to 397B-A17B, Qwen3.6 35B-A3B"
     notes = (
-        "text only; gated-delta layers: one slot a request; mixture of experts with a shared one"
+        "without images; gated-delta layers: one slot a request; mixture of experts with a shared "
+        "one"
     )
     files: DeltaFiles = ByKind()
     defaults: Mapping[str, Any] = {

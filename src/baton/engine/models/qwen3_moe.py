@@ -6,7 +6,6 @@ from typing import Any
 from baton.core.errors import ConfigError
 from baton.core.memory.state import Full
 from baton.engine.attention.interface import Seen
-from baton.engine.checkpoint import Checkpoint
 from baton.engine.models.config import Mixture, ModelConfig, count, sliding
 from baton.engine.models.mixtral import MixtureWeights, require_used
 from baton.engine.models.qwen3 import Qwen3Family
@@ -53,5 +52,5 @@ class Qwen3MoeFamily(Qwen3Family):
             )
         )
 
-    def weights(self, config: ModelConfig, checkpoint: Checkpoint) -> MixtureWeights:
+    def weights(self, config: ModelConfig) -> MixtureWeights:
         return MixtureWeights(config, path="mlp", names=("gate_proj", "up_proj", "down_proj"))

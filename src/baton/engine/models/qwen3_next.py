@@ -29,7 +29,7 @@ from baton.engine.models.base import DTYPES, KV, SLOT
 from baton.engine.models.config import Mixture, count
 from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
-from baton.engine.models.experts import ExpertFiles, SoftmaxRouter
+from baton.engine.models.experts import GATE_UP, ExpertFiles, SoftmaxRouter, StackedExpertFiles
 from baton.engine.models.gated_attention import OFFSET, GatedAttention, gated_attention_tensors
 from baton.engine.models.gated_delta import (
     ByKeyHead,
@@ -50,7 +50,7 @@ from baton.engine.models.weights import Filed, Loader, Matrix, require_all
 from baton.engine.ops import Ops, sigmoid
 from baton.engine.rope import Rope, longest_by_rope
 
-MLP, SHARED = "mlp.", "mlp.shared_expert."
+MLP, SHARED, EXPERTS = "mlp.", "mlp.shared_expert.", "mlp.experts"
 # x, layer, positions, attend -> [rows, hidden]
 Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]
 
@@ -58,10 +58,12 @@ Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]
 class SharedMlp:
     """An MLP with routed experts and one shared expert, whose output is weighted by a gate."""
 
-    def __init__(self, load: Loader, at: str, c: Qwen3NextConfig, m: Mixture) -> None:
+    def __init__(
+        self, load: Loader, at: str, c: Qwen3NextConfig, m: Mixture, experts: ExpertFiles
+    ) -> None:
         whole = load.by_outputs(at, _router(c, m), Interval(0, m.experts))
         self._route = SoftmaxRouter(whole, used=m.used, renormalised=m.renormalised)
-        self._experts = _experts(c, m).load(load, at, load.ops.gate)
+        self._experts = experts.load(load, at, load.ops.gate)
         self._shared = GatedMlp(load, at + SHARED, c.hidden, c.shared_inner, biased=False)
         self._weigh = load.by_outputs(at, _weigh(c), Interval(0, 1))
 
@@ -79,10 +81,12 @@ def _weigh(c: Qwen3NextConfig) -> Matrix:
     return Matrix((Filed(MLP + "shared_expert_gate", (1,)),), c.hidden)
 
 
-def _experts(c: Qwen3NextConfig, m: Mixture) -> ExpertFiles:
-    return ExpertFiles(
-        MLP + "experts", "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner
-    )
+def _experts(c: Qwen3NextConfig, m: Mixture, checkpoint: Checkpoint) -> ExpertFiles:
+    """Return how the checkpoint stores experts: those of Qwen3.5 are stacked, unless they are
+    quantised."""
+    stacked = any(name.endswith(f"{EXPERTS}.{GATE_UP}") for name in checkpoint.tensors)
+    kind = StackedExpertFiles if stacked else ExpertFiles
+    return kind(EXPERTS, "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner)
 
 
 class Qwen3NextModel(Stack[Mixer]):
@@ -197,8 +201,8 @@ class Qwen3NextFamily:
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         held, stage = Qwen3NextShards(c, placement), placement.layer_interval
-        wanted = list(self.tensors(c))
-        require_all(checkpoint, wanted, tied=c.tied)
+        experts = None if c.mixture is None else _experts(c, c.mixture, checkpoint)
+        require_all(checkpoint, list(self.tensors(c, experts)), tied=c.tied)
         load, rope = Loader(checkpoint, DTYPES[dtype], ops, comm), Rope(c.rope, positions=positions)
 
         def layer(index: int) -> Layer[Mixer]:
@@ -210,15 +214,17 @@ class Qwen3NextFamily:
                 if linear
                 else GatedAttention(load, at, c, held, rope)
             )
-            if c.mixture is not None and c.mixture.sparse[index]:
-                return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture))
+            if c.mixture is not None and experts is not None and c.mixture.sparse[index]:
+                return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture, experts))
             return Layer(norms, mixer, GatedMlp(load, at + MLP, c.hidden, c.inner, biased=False))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps, offset=OFFSET)
         layers = [layer(i) for i in range(stage.start, stage.end)]
         return Qwen3NextModel(layers, ends, ops, vocab=c.vocab, eps=c.eps, offset=OFFSET)
 
-    def tensors(self, c: Qwen3NextConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def tensors(
+        self, c: Qwen3NextConfig, experts: ExpertFiles | None
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         for index, linear in enumerate(c.linear):
@@ -237,6 +243,6 @@ class Qwen3NextFamily:
                 c.hidden, c.shared_inner if mixed else c.inner, biased=False
             ):
                 yield from matrix.tensors(at + (SHARED if mixed else MLP))
-            if m is not None and mixed:
-                yield from _experts(c, m).tensors(at)
+            if m is not None and experts is not None and mixed:
+                yield from experts.tensors(at)
                 yield from (*_router(c, m).tensors(at), *_weigh(c).tensors(at))

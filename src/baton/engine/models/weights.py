@@ -1,6 +1,6 @@
 """Reads a model's tensors; names and shapes are checked against the headers before any is read."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import structlog
@@ -8,13 +8,23 @@ import torch
 
 from baton.core.errors import ConfigError
 from baton.core.memory.state import Interval
-from baton.engine.checkpoint import Checkpoint, Stored
+from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.fp8 import FP8, Block, scale_name
 from baton.engine.ops import Linear, Ops
+from baton.engine.quantization.methods import served_methods
 
 log = structlog.get_logger()
 FLOATS = {"F64", "F32", "F16", "BF16"}  # dtypes that can be read, by safetensors' names
+# Tensors that published checkpoints have and that are not needed: rope tables, and scales for
+# activations and caches that are quantised elsewhere.
+USELESS = (
+    "rotary_emb.inv_freq",
+    ".input_scale",
+    ".activation_scale",
+    ".k_scale",
+    ".v_scale",
+    ".output_scale",
+)
 LISTED = 3  # most unread tensors that the log names
 
 
@@ -52,10 +62,6 @@ class Loader:
     def __call__(self, name: str, rows: Interval | None = None) -> torch.Tensor:
         """Read a tensor, or some of its rows. Raises ConfigError."""
         return self._checkpoint.load(name, self.dtype, rows=rows)
-
-    def raw(self, name: str, dtype: torch.dtype, rows: Interval) -> torch.Tensor:
-        """Read some rows of a tensor in its stored dtype. Raises ConfigError."""
-        return self._checkpoint.load(name, dtype, rows=rows)
 
     def exactly(self, name: str) -> torch.Tensor:
         """Read a tensor in float32, for parameters that decide a choice. Raises ConfigError."""
@@ -104,13 +110,9 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
 
 
-def require(
-    checkpoint: Checkpoint,
-    wanted: Sequence[tuple[str, tuple[int, ...]]],
-    *,
-    stored_as: Collection[str] = FLOATS,
-) -> None:
-    """Check that a checkpoint has these tensors, with these shapes and one of these dtypes.
+def require(checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Check that a checkpoint has these tensors, with these shapes, as floats or quantised by its
+    method.
 
     Raises:
         ConfigError: one is missing or different; the message names the first
@@ -122,13 +124,11 @@ def require(
                 f"{checkpoint.directory} has no tensor {name!r}, which its "
                 "architecture needs; fetch it again"
             )
-        if stored.dtype == FP8 and checkpoint.block is not None:
-            _require_scale(checkpoint, name, stored, checkpoint.block)
-        elif stored.dtype not in stored_as:
+        if not stored.quantised and stored.dtype not in FLOATS:
             raise ConfigError(
-                f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, which is quantised; "
-                "supported are float32, bfloat16, float16, and fp8 with a scale for each "
-                "block of weight_block_size"
+                f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, and config.json "
+                "states no method of quantisation for it; supported are float32, bfloat16, "
+                f"float16, {served_methods()}"
             )
         if stored.shape != shape:
             raise ConfigError(
@@ -138,26 +138,13 @@ def require(
             )
 
 
-def _require_scale(checkpoint: Checkpoint, name: str, stored: Stored, block: Block) -> None:
-    scale = checkpoint.tensors.get(scale_name(name))
-    due = tuple(-(-size // step) for size, step in zip(stored.shape, block, strict=False))
-    if scale is None or scale.shape != due or scale.dtype not in FLOATS:
-        has = "no" if scale is None else f"{list(scale.shape)} {scale.dtype}"
-        raise ConfigError(
-            f"{stored.file}: fp8 tensor {name!r} has {has} scales in {scale_name(name)!r}; "
-            f"its shape {list(stored.shape)} and "
-            f"weight_block_size {list(block)} ask for {list(due)} floats"
-        )
-
-
 def require_all(
     checkpoint: Checkpoint,
     wanted: Sequence[tuple[str, tuple[int, ...]]],
     *,
     tied: bool,
-    packed: Sequence[tuple[str, tuple[int, ...]]] = (),
 ) -> None:
-    """Check that a checkpoint has all tensors that a model reads, unpacked and packed.
+    """Check that a checkpoint has all tensors that a model reads.
 
     Tensors that are not used are named in the log.
 
@@ -165,17 +152,13 @@ def require_all(
         ConfigError: one is missing or different; the message names the first
     """
     require(checkpoint, wanted)
-    require(checkpoint, packed, stored_as={"U8"})
-    if others := _unread(checkpoint, [*wanted, *packed], tied=tied):
+    if others := _unread(checkpoint, wanted, tied=tied):
         log.warning("tensors_not_used", count=len(others), first=others[:LISTED])
 
 
 def _unread(
     checkpoint: Checkpoint, wanted: Sequence[tuple[str, tuple[int, ...]]], *, tied: bool
 ) -> list[str]:
-    """Return unused tensors, without known useless ones (rope tables, copies of tied heads)."""
+    """Return unused tensors, without known useless ones."""
     known = {name for name, _ in wanted} | ({"lm_head.weight"} if tied else set())
-    known |= {scale_name(name) for name in known}
-    return sorted(
-        n for n in checkpoint.tensors if n not in known and not n.endswith("rotary_emb.inv_freq")
-    )
+    return sorted(n for n in checkpoint.tensors if n not in known and not n.endswith(USELESS))

@@ -41,6 +41,10 @@ def each(suspects: Iterable[Suspect]) -> set[tuple[int, GroupName, int]]:
     return {(s.leg, s.group, int(b)) for s in suspects for b in s.blocks}
 
 
+# More than any sequence has: a file may be damaged, or made up.
+MOST_BLOCKS = 1 << 18
+
+
 class _Room:
     """The state of a room that decode has not committed."""
 
@@ -140,7 +144,9 @@ class CommitAfterArrival(Check):
             for fetch in plan.fetch:
                 yield from self._follows(fetch)
                 blocks = {
-                    (g, int(b)) for g, run in fetch.runs.items() for b in range(run.start, run.end)
+                    (g, int(b))
+                    for g, run in fetch.runs.items()
+                    for b in range(run.start, min(run.end, run.start + MOST_BLOCKS))
                 }
                 self._orders[fetch.order] = fetch.key, blocks
                 if fetch.key in self._rooms:
@@ -161,7 +167,9 @@ class CommitAfterArrival(Check):
         if hold.key in self._rooms:
             k = {group: self._parts.manifest.blocks_per_page(group) for group in hold.pages}
             self._rooms[hold.key].arrived |= {
-                (group, b) for group in hold.pages for b in range(hold.shared * k[group])
+                (group, b)
+                for group in hold.pages
+                for b in range(min(hold.shared * k[group], MOST_BLOCKS))
             }
 
     def _follows(self, fetch: Fetch) -> Iterator[str]:
