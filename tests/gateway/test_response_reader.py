@@ -220,7 +220,8 @@ def test_arguments_have_the_models_own_form():
     own = '{ "a":1.0,\n"b" : "\\u00e9}" }'
     assert [c.arguments for c in streamed(HERMES, list(text)).calls if c.begins] == ["{"]
     assert put_together(streamed(HERMES, list(text)).calls)[0].arguments == own
-    assert read_written(HERMES, [text]).calls[0].arguments == own
+    for pieces in ([text], list(text), [text[:60], text[60:]]):
+        assert read_written(HERMES, pieces).calls[0].arguments == own
 
 
 def test_later_calls_of_a_stream_are_dropped_where_one_is_allowed():

@@ -137,7 +137,7 @@ class ResponseReader:
         region.body += text
         found = list(region.scanner.feed(text)) if region.scanner is not None else []
         if not self._streams:
-            region.written += found
+            region.keep(found)
             return ()
         pieces = []
         for piece in found:
@@ -227,7 +227,7 @@ class _Region:
         scanner: finds the arguments in it; None = they are looked at when it closes
         id: of its call, if the model wrote one
         body: its text so far
-        written: the arguments found so far, if they are not streamed
+        written: the arguments of each call so far, if they are not streamed
         begun: number of calls whose arguments have begun, if they are streamed
         growing: the streamed call whose arguments are not complete
     """
@@ -238,6 +238,14 @@ class _Region:
         self.written: list[Found] = []
         self.begun = 0
         self.growing: ToolCall | None = None
+
+    def keep(self, found: Sequence[Found]) -> None:
+        """Add pieces to the arguments that are not streamed."""
+        for piece in found:
+            if not piece.begins:
+                first = self.written.pop()
+                piece = structs.replace(piece, text=first.text + piece.text)
+            self.written.append(piece)
 
 
 class _Places:
