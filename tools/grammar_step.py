@@ -92,7 +92,7 @@ class Batch(Ours):
         if constrained:
             vocabulary = Vocabulary((path / "tokenizer.json").read_text, size=49152)
             engine: TorchEngine = self._engine
-            engine._grammars._matchers._build = lambda grammar: Timed(
+            engine._grammars._build = lambda grammar: Timed(
                 LlguidanceMatcher(grammar, vocabulary), self.times
             )
             for n in range(batch):

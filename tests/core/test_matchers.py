@@ -1,6 +1,7 @@
 """The table of matchers: what it allows is what a matcher made from nothing allows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,14 @@ def key(n: int, epoch: int = 1) -> Key:
     return Key(Room(f"{n:032x}"), Epoch(epoch))
 
 
+def constrain(
+    found: Matchers, room: Key, its: Grammar, build: Callable[[Grammar], Any] = Remembers
+) -> None:
+    """As an engine does."""
+    if not found.reuse(room, its):
+        found.add(room, its, build(its))
+
+
 def grammar(text: str = "g", after: tuple[int, ...] = ()) -> Grammar:
     return Grammar(text, tuple(map(TokenId, after)), (TokenId(7),))
 
@@ -55,7 +64,7 @@ def grammar(text: str = "g", after: tuple[int, ...] = ()) -> Grammar:
 def test_whatever_came_before_a_room_is_allowed_what_its_own_answer_implies(steps):
     """A matcher that is not taken back, is taken from another grammar, or misses a token is found:
     answers jump back and forth here, and rooms come and go."""
-    found, rooms = Matchers(Remembers, spares=2), {}
+    found, rooms = Matchers(spares=2), {}
     for n, what, text, answer in steps:
         if what == "end":
             if rooms.pop(n, None) is not None:
@@ -63,8 +72,7 @@ def test_whatever_came_before_a_room_is_allowed_what_its_own_answer_implies(step
             continue
         if n not in rooms:
             rooms[n] = grammar(str(text), (1,) if n == 2 else ())
-            found.constrain(key(n), rooms[n])
-        found.constrain(key(n), rooms[n])  # again, as after a preemption
+            constrain(found, key(n), rooms[n])
         begin = begins(answer, rooms[n].after)
         expected = None if begin is None else (rooms[n], answer[begin:])
         assert found.allowed(key(n), answer) == expected
@@ -73,18 +81,18 @@ def test_whatever_came_before_a_room_is_allowed_what_its_own_answer_implies(step
 
 def test_an_answer_that_goes_on_costs_what_is_new_and_a_spare_matcher_nothing():
     Remembers.made = 0
-    found = Matchers(Remembers, spares=1)
-    found.constrain(key(1), grammar())
+    found = Matchers(spares=1)
+    constrain(found, key(1), grammar())
     for n in range(20):
         found.allowed(key(1), (TokenId(1),) * n)
     matcher = found._rooms[key(1)].matcher
     assert matcher.asked == 19
     found.release(key(1))
-    found.constrain(key(1, 2), grammar())
+    constrain(found, key(1, 2), grammar())
     assert found.allowed(key(1, 2), ()) == (grammar(), ())
     assert found._rooms[key(1, 2)].matcher is matcher
     for n in (2, 3, 4):
-        found.constrain(key(n), grammar(str(n)))
+        constrain(found, key(n), grammar(str(n)))
         found.release(key(n))
     assert Remembers.made == 4
     assert len(found._spares) == 1, "spares are bounded"
@@ -95,20 +103,20 @@ def test_a_matcher_that_has_failed_serves_nobody_else():
         def go_back(self, count: int) -> None:
             raise GrammarError("stuck")
 
-    found = Matchers(Fails, spares=4)
-    found.constrain(key(1), grammar())
+    found = Matchers(spares=4)
+    constrain(found, key(1), grammar(), Fails)
     found.allowed(key(1), (TokenId(1),))
     found.release(key(1))
     assert not found._spares
     assert not len(found)
-    found.constrain(key(2), grammar())
+    constrain(found, key(2), grammar(), Fails)
     with pytest.raises(GrammarError, match="9 is not allowed"):
         found.allowed(key(2), (TokenId(1), TokenId(9)))
 
 
 def test_a_grammar_that_cannot_be_followed_says_why_each_time():
-    found = Matchers(lambda grammar: NoMatcher("no vocabulary"), spares=4)
-    found.constrain(key(1), grammar())
+    found = Matchers(spares=4)
+    found.add(key(1), grammar(), NoMatcher("no vocabulary"))
     for answer in ((), (TokenId(1),)):
         with pytest.raises(GrammarError, match="no vocabulary"):
             found.allowed(key(1), answer)

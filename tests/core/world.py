@@ -37,6 +37,7 @@ from baton.core.rank.rank_effects import (
     ClearPools,
     Compute,
     Connect,
+    ConstrainDraws,
     Digest,
     Discard,
     Load,
@@ -50,6 +51,8 @@ from baton.core.work import (
     Connected,
     Copied,
     DigestDone,
+    Done,
+    GrammarReady,
     HostCopy,
     ReadEnded,
     ReadOutcome,
@@ -114,7 +117,8 @@ class FakeEngine:
         self.placement = placement
         # never zero: stale bytes show
         self.pool = np.full(pages * placement.page_bytes(KV), 0xEE, dtype=np.uint8)
-        self.done: deque[BatchDone | DigestDone] = deque()
+        self.done: deque[Done] = deque()
+        self.unbuilt: list[Key] | None = None  # if not None, grammars are not built, but noted here
 
     def _at(self, pages: np.ndarray, head: int, layer: int, part: int, position: int) -> slice:
         place = self.placement.places["kv"]
@@ -168,6 +172,17 @@ class FakeEngine:
         numbers = np.arange(first, past, dtype=np.int64)
         slots = pages.astype(np.int64)[numbers // k] * k + numbers % k
         return block_sums(self.pool, self.placement, KV, slots, numbers, IDENTITY)
+
+    def constrain(self, key: Key) -> None:
+        if self.unbuilt is None:
+            self.done.append(GrammarReady(key))
+        else:
+            self.unbuilt.append(key)
+
+    def build(self) -> None:
+        """What was not built is built now."""
+        keys, self.unbuilt = self.unbuilt or [], None
+        self.done.extend(map(GrammarReady, keys))
 
     def digest(self, order: Any) -> None:
         sums = block_sums(
@@ -429,6 +444,8 @@ class World:
                         node.ends.append(ReadEnded(effect.handle, ReadOutcome.FAILED, "cancelled"))
                 case Compute():
                     node.engine.compute(effect.batch)
+                case ConstrainDraws():
+                    node.engine.constrain(effect.key)
                 case ClearPools():
                     node.engine.pool[:] = 0
                 case Digest():

@@ -123,7 +123,8 @@ class DeviceEngine:
         """The event whose completion ends a batch."""
         return self.stream.record()
 
-    def constrain(self, key: Key, grammar: Grammar) -> None: ...
+    def constrain(self, key: Key, grammar: Grammar) -> None:
+        raise AssertionError("no request here has a grammar")
 
     def release(self, key: Key) -> None: ...
 

@@ -31,7 +31,8 @@ def prepare() -> int:
 
 def answer_quit() -> None:
     """From now on, SIGQUIT writes the stacks of all threads to stderr and changes nothing else."""
-    faulthandler.register(signal.SIGQUIT)
+    stderr = 2  # the descriptor, as what stands for sys.stderr need not have one
+    faulthandler.register(signal.SIGQUIT, file=stderr)
 
 
 def exit_code(action: Callable[[], object]) -> int:

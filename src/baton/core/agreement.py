@@ -91,9 +91,10 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Constrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tokens of this room are drawn by a grammar, until the room is dropped. A room that comes
-    back after a preemption is named again."""
+    """The tokens of this room are drawn by a grammar, until the room is dropped. A rank votes when
+    it can do so: then no step waits for the grammar to be built."""
 
+    order: int
     key: Key
     grammar: Grammar
 
@@ -323,7 +324,8 @@ class Agreement:
     def issue(self, plan: StepPlan) -> None:
         """Note a plan that goes out now."""
         self._chains[plan.seq] = self.chain.extend(plan)
-        orders: list[Fetch | Offload | Restore] = [*plan.fetch, *plan.offload, *plan.restore]
+        orders: list[Constrain | Fetch | Offload | Restore] = [*plan.constrain, *plan.fetch]
+        orders += [*plan.offload, *plan.restore]
         self._votes |= {order.order: {} for order in orders}
         for key in plan.drop:
             self._dropped_at[key] = plan.seq

@@ -15,7 +15,16 @@ from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Key, Micros, Page, Room
 from baton.core.messages import AskLedger, Clear, Drawn, ResetCache
-from baton.core.work import BatchDone, Connected, Copied, DigestDone, Handle, ReadEnded, Released
+from baton.core.work import (
+    BatchDone,
+    Connected,
+    Copied,
+    DigestDone,
+    GrammarReady,
+    Handle,
+    ReadEnded,
+    Released,
+)
 
 
 class GatewayConnected(msgspec.Struct, frozen=True, tag="gateway_connected"):
@@ -132,6 +141,7 @@ RankEvent = (
     | Released
     | BatchDone
     | DigestDone
+    | GrammarReady
     | Copied
     | Wedged
     | ReportDue

@@ -31,6 +31,7 @@ class Mark(Enum):
     INTACT = "doubted blocks of ours are as they were at birth"
     GONE = "doubted blocks are not held any more"
     ROW_FAILED = "a request ends because its own row raises"
+    GRAMMAR_AWAITED = "a token could be drawn, but its grammar is not built yet"
     ALONE = "a request that may have ended a worker has a step for itself"
     GIVEN_UP = "a worker ends because something of it does not"
     # prefill

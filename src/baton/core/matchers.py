@@ -1,8 +1,8 @@
 """The matchers of the rooms whose answers follow a grammar: which tokens may come next.
 
-    constrain ──▶ matcher of the room ──answer so far──▶ it accepts what is new ──▶ allowed tokens
+          add ──▶ matcher of the room ──answer so far──▶ it accepts what is new ──▶ allowed tokens
                       ▲      └── release ──▶ spare ──┐
-                      └── rewound, same grammar ─────┘
+                      └── reuse: the same grammar ───┘
 
 What is allowed is a function of the grammar and the answer so far. A matcher only remembers how far
 it has come: it goes on from there if the answer does, and goes back if it does not. So a new epoch,
@@ -12,7 +12,7 @@ new one are slow.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from baton.core.ids import Key, TokenId
@@ -88,12 +88,11 @@ class Matchers(Generic[M]):
     """The matchers of one rank.
 
     Args:
-        build: makes the matcher of a grammar; if it cannot be built, the matcher says so when used
         spares: how many matchers of ended rooms are kept
     """
 
-    def __init__(self, build: Callable[[Grammar], Matcher[M]], *, spares: int) -> None:
-        self._build, self._most = build, spares
+    def __init__(self, *, spares: int) -> None:
+        self._most = spares
         self._rooms: dict[Key, _Constrained[M]] = {}
         self._spares: OrderedDict[Grammar, _Constrained[M]] = OrderedDict()  # oldest first
 
@@ -101,13 +100,18 @@ class Matchers(Generic[M]):
         """The number of rooms with a grammar."""
         return len(self._rooms)
 
-    def constrain(self, key: Key, grammar: Grammar) -> None:
-        """A room's answer follows this grammar."""
-        if key in self._rooms:
-            assert self._rooms[key].grammar == grammar, "a request has one grammar"
-            return
+    def reuse(self, key: Key, grammar: Grammar) -> bool:
+        """Give a room the matcher of an ended one with the same grammar. Returns whether there is
+        one; otherwise its own must be built and added."""
         spare = self._spares.pop(grammar, None)
-        self._rooms[key] = spare or _Constrained(grammar, self._build(grammar))
+        if spare is not None:
+            self._rooms[key] = spare
+        return spare is not None
+
+    def add(self, key: Key, grammar: Grammar, matcher: Matcher[M]) -> None:
+        """A room's answer follows this grammar, whose matcher is new."""
+        assert key not in self._rooms, "a request has one grammar"
+        self._rooms[key] = _Constrained(grammar, matcher)
 
     def allowed(self, key: Key, answer: Answer) -> M | None:
         """Return which tokens may follow the answer so far; None if the grammar has not begun.

@@ -130,6 +130,12 @@ class DigestOrder(msgspec.Struct, frozen=True):
     numbers: NDArray[np.int64]
 
 
+class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
+    """Tokens of this room can be drawn by its grammar."""
+
+    key: Key
+
+
 class HostCopy(msgspec.Struct, frozen=True):
     """Copy a room's state out of our pools into the host store, or back.
 
@@ -155,3 +161,6 @@ class DigestDone(msgspec.Struct, frozen=True, tag="digest_done"):
 
     job: Job
     sums: NDArray[np.uint64]
+
+
+Done = BatchDone | DigestDone | GrammarReady  # what an engine reports

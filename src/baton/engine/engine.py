@@ -23,7 +23,7 @@ from baton.core.memory.state import Placement, Unit
 from baton.core.messages import Drawn, Grammar, RowFailure
 from baton.core.prompt_scores import PromptScores
 from baton.core.rank.watchdog import WorkKind
-from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
 from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends
 from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
@@ -74,12 +74,12 @@ class TorchEngine:
             threads,
             wake,
         )
-        self._grammars = Grammars(build_matcher)
+        self._grammars = Grammars(build_matcher, report=self._finish)
         self._rehearse = rehearse  # called before the first batch, on the compute thread
         # what attention reads is in the served dtype
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads
         self._progress = dict.fromkeys(WorkKind, 0)  # each counter is changed by one thread only
-        self._done: deque[BatchDone | DigestDone | BaseException] = deque()
+        self._done: deque[Done | BaseException] = deque()
         self._batches: queue.SimpleQueue[tuple[Batch, Masks] | None] = queue.SimpleQueue()
         self._digests: queue.SimpleQueue[DigestOrder | None] = queue.SimpleQueue()
         self._running = [
@@ -125,8 +125,8 @@ class TorchEngine:
     def progress(self) -> Mapping[WorkKind, int]:
         return self._progress
 
-    def poll(self) -> list[BatchDone | DigestDone]:
-        found: list[BatchDone | DigestDone] = []
+    def poll(self) -> list[Done]:
+        found: list[Done] = []
         while self._done:
             done = self._done.popleft()
             if isinstance(done, BaseException):
@@ -175,7 +175,7 @@ class TorchEngine:
         self._progress[WorkKind.DIGEST] += 1
         return sums
 
-    def _finish(self, done: BatchDone | DigestDone | BaseException) -> None:
+    def _finish(self, done: Done | BaseException) -> None:
         self._done.append(done)
         self._wake()
 

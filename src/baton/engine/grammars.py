@@ -1,17 +1,23 @@
-"""The masks of a rank's rows, computed on a thread of their own while the batch is computed.
+"""The grammars of a rank's rooms, on two threads of their own beside compute.
 
-submit(batch) ──rows with a grammar──▶ grammar thread: accept what is new, mask ──▶ the compute thread draws
+constrain ──a spare matcher──────────────────────┐
+        └──▶ building thread: a new matcher ─────┴──▶ GrammarReady
+submit(batch) ──rows with a grammar──▶ mask thread: accept what is new, mask ──▶ the compute thread draws
 
-What is ordered is done in that order, so a room's grammar is released after its last mask.
+Masks are computed while the batch is. They never wait for a grammar that is being built: the leader
+orders no draw of a room before every rank has said GrammarReady. The mask thread alone touches the
+matchers, in the order of the calls, so a room's matcher is released after its last mask.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+from baton.core.errors import BatonError
 from baton.core.ids import Key
-from baton.core.matchers import Matcher, Matchers, NoMatcher
+from baton.core.matchers import GrammarError, Matcher, Matchers, NoMatcher
 from baton.core.messages import Grammar
-from baton.core.work import Row
+from baton.core.work import GrammarReady, Row
 from baton.grammar.matcher import Mask
 
 # by number of the row: waits for its mask and returns it
@@ -26,19 +32,31 @@ def no_grammars(grammar: Grammar) -> Matcher[Mask]:
 
 
 class Grammars:
-    """The grammars of one rank's rooms."""
+    """The grammars of one rank's rooms.
 
-    def __init__(self, build: BuildMatcher) -> None:
-        self._matchers = Matchers(build, spares=SPARES)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="baton-grammar")
+    Args:
+        build: makes the matcher of a grammar
+        report: takes, on any thread, that a grammar is ready, or an error that ends the process
+    """
+
+    def __init__(
+        self, build: BuildMatcher, *, report: Callable[[GrammarReady | BaseException], None]
+    ) -> None:
+        self._build, self._report = build, report
+        self._matchers: Matchers[Mask] = Matchers(spares=SPARES)
+        self._unbuilt: set[Key] = set()  # rooms whose matcher is being built
+        self._builds = ThreadPoolExecutor(max_workers=1, thread_name_prefix="baton-grammar")
+        self._masks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="baton-mask")
+
+    # ---- the pump's thread ----------------------------------------------------------------------
 
     def constrain(self, key: Key, grammar: Grammar) -> None:
-        """Begin to build a room's matcher."""
-        self._thread.submit(self._matchers.constrain, key, grammar)
+        """Begin to build a room's matcher; its end is reported."""
+        self._run(self._masks, self._begin, key, grammar)
 
     def release(self, key: Key) -> None:
         """Forget a room's grammar when its masks are computed."""
-        self._thread.submit(self._matchers.release, key)
+        self._run(self._masks, self._forget, key)
 
     def masks(self, rows: Sequence[Row]) -> Masks:
         """Begin to compute the masks of the rows that have a grammar."""
@@ -46,12 +64,52 @@ class Grammars:
         for i, row in enumerate(rows):
             past = row.draw.past if row.draw is not None else None
             if past is not None and past.constrained:
-                mask: Future[Mask | None] = self._thread.submit(
+                mask: Future[Mask | None] = self._masks.submit(
                     self._matchers.allowed, row.key, past.answer
                 )
                 found[i] = mask.result
         return found
 
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(cancel_futures=True)
+        """End the threads."""
+        for pool in (self._builds, self._masks):  # the first hands its work to the second
+            pool.shutdown(cancel_futures=True)
+
+    # ---- the mask thread ------------------------------------------------------------------------
+
+    def _begin(self, key: Key, grammar: Grammar) -> None:
+        if self._matchers.reuse(key, grammar):
+            self._report(GrammarReady(key))
+            return
+        self._unbuilt.add(key)
+        self._run(self._builds, self._make, key, grammar)
+
+    def _add(self, key: Key, grammar: Grammar, matcher: Matcher[Mask]) -> None:
+        if key in self._unbuilt:  # otherwise the room has ended
+            self._unbuilt.remove(key)
+            self._matchers.add(key, grammar, matcher)
+            self._report(GrammarReady(key))
+
+    def _forget(self, key: Key) -> None:
+        if key in self._unbuilt:
+            self._unbuilt.remove(key)
+        else:
+            self._matchers.release(key)
+
+    # ---- the building thread --------------------------------------------------------------------
+
+    def _make(self, key: Key, grammar: Grammar) -> None:
+        try:
+            matcher = self._build(grammar)
+        except (GrammarError, BatonError) as error:
+            matcher = NoMatcher(str(error))  # the room's first draw fails, and says why
+        self._run(self._masks, self._add, key, grammar, matcher)
+
+    def _run(self, pool: ThreadPoolExecutor, action: Callable[..., None], *args: Any) -> None:
+        """Have a thread do something; what it raises is reported."""
+        pool.submit(action, *args).add_done_callback(self._ended)
+
+    def _ended(self, future: "Future[None]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self._report(error)

@@ -13,8 +13,10 @@ made while no batch is queued. A digest that is queued may sum the old bytes, ze
 `progress` changes while work is under way, at least once for every layer of a step and every 64
 blocks of a digest. E9 From `constrain` to `release`, a row of that room whose past says so draws
 only tokens that the grammar allows after the answer so far; if that cannot be told, the row ends
-without a token and says why. What is allowed is computed while the step is; the limits of a
-grammar (grammar/limits.py) bound how much longer a step may take. E10 A row with `score` ends with
+without a token and says why. `constrain` is answered by one GrammarReady, unless `release` comes
+before; such rows are submitted only after it, so no step waits for a grammar to be built. What is
+allowed is computed while the step is; the limits of a grammar (grammar/limits.py) bound how much
+longer a step may take. E10 A row with `score` ends with
 the logprobs of the tokens that follow its positions, on the rank that samples. Its memory for
 logits does not grow with the row. E11 `BatchDone` is reported after the device has executed
 everything that the batch wrote to the pools, so that any later read sees it: for pools on a device,
@@ -30,7 +32,7 @@ from typing import Protocol
 from baton.core.ids import GroupName, Key
 from baton.core.messages import Grammar
 from baton.core.rank.watchdog import WorkKind
-from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row, RowDone
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Draw, Job, Row, RowDone
 from baton.ports.fabric import Pool
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "BatchDone",
     "DigestDone",
     "DigestOrder",
+    "Done",
     "Draw",
     "Engine",
     "Job",
@@ -69,8 +72,7 @@ class Engine(Protocol):
         ...
 
     def constrain(self, key: Key, grammar: Grammar) -> None:
-        """Draw the tokens of this room by the grammar from now on (E9). May be called again with
-        the same grammar."""
+        """Draw the tokens of this room by the grammar from now on (E9). Called once for a room."""
         ...
 
     def release(self, key: Key) -> None:
@@ -86,7 +88,7 @@ class Engine(Protocol):
         """The number of signs of progress so far, by kind of work (E8)."""
         ...
 
-    def poll(self) -> list[BatchDone | DigestDone]:
+    def poll(self) -> list[Done]:
         """Return all ends since the last call."""
         ...
 

@@ -24,7 +24,17 @@ from baton.core.rank.rank_effects import (
     Save,
 )
 from baton.core.rank.watchdog import Watchdog, WatchdogSettings, WorkKind
-from baton.core.work import Batch, BatchDone, DigestOrder, FabricEvent, Handle, HostCopy, ReadEnded
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    DigestDone,
+    DigestOrder,
+    FabricEvent,
+    GrammarReady,
+    Handle,
+    HostCopy,
+    ReadEnded,
+)
 from baton.ports.clock import Clock
 from baton.ports.engine import Engine
 from baton.ports.fabric import Fabric
@@ -76,13 +86,15 @@ class RankHost:
                 self._hear(event)
         for done in self._engine.poll():
             found = True
-            if isinstance(done, BatchDone):
-                self._watchdog.ends(WorkKind.STEP, done.seq, self._clock.now())
-                self._step(done)
-            else:
-                self._watchdog.ends(WorkKind.DIGEST, done.job, self._clock.now())
-                self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
-                self._step(done)
+            match done:
+                case BatchDone():
+                    self._watchdog.ends(WorkKind.STEP, done.seq, self._clock.now())
+                case DigestDone():
+                    self._watchdog.ends(WorkKind.DIGEST, done.job, self._clock.now())
+                    self._narration.note("hash_ended", job=done.job, t_us=self._clock.now())
+                case GrammarReady():
+                    pass
+            self._step(done)
         for copied in self._store.poll():
             found = True
             self._watchdog.ends(WorkKind.COPY, copied.job, self._clock.now())

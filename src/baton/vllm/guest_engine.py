@@ -19,7 +19,7 @@ from baton.core.ids import GroupName, Key
 from baton.core.memory.state import Placement
 from baton.core.messages import Grammar
 from baton.core.rank.watchdog import WorkKind
-from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
 from baton.ports.fabric import Pool
 
 Sums = Callable[
@@ -56,7 +56,7 @@ class GuestEngine:
         self._batches: deque[Batch] = deque()
         self._digests: deque[DigestOrder] = deque()
         self._computed: dict[Key, int] = {}  # positions, as vLLM says
-        self._ends: list[BatchDone | DigestDone] = []
+        self._ends: list[Done] = []
         self._done = dict.fromkeys((WorkKind.STEP, WorkKind.DIGEST), 0)
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="baton-seal", daemon=True)
@@ -100,16 +100,16 @@ class GuestEngine:
             self._digests.append(order)
             self._change.notify()
 
-    def poll(self) -> list[BatchDone | DigestDone]:
+    def poll(self) -> list[Done]:
         with self._change:
             ends, self._ends = self._ends, []
         return ends
 
     def constrain(self, key: Key, grammar: Grammar) -> None:
-        """Do nothing: vLLM draws by grammars of its own."""
+        raise Bug("vLLM draws tokens, so no leader of a guest orders this")
 
     def release(self, key: Key) -> None:
-        """Do nothing."""
+        raise Bug("there is no grammar to release")
 
     def clear(self, group: GroupName) -> None:
         raise Bug("the pools belong to vLLM, and cannot be cleared")

@@ -2,7 +2,7 @@
 it sees.
 
     leader ──StepPlan──▶ RankCore ──Connect, Read, CancelRead──▶ fabric ──Ended, Released──▶ RankCore
-                            │  └──Compute, Digest──▶ engine ──BatchDone, DigestDone──▶ RankCore
+                            │  └──Compute, Digest──▶ engine ──BatchDone, DigestDone, GrammarReady──▶ RankCore
                             └──Report──▶ leader
 
     rank_room.py        where each room stands
@@ -31,6 +31,7 @@ from baton.core.agreement import (
     Restore,
     RowOrder,
     StepPlan,
+    Vote,
     Wedged,
 )
 from baton.core.errors import Bug
@@ -63,6 +64,7 @@ from baton.core.work import (
     Copied,
     DigestDone,
     DigestOrder,
+    GrammarReady,
     Job,
     ReadEnded,
     ReadOutcome,
@@ -79,7 +81,8 @@ class RankCore:
         self.rank, self.boot, self.seal = rank, boot, seal
         self._chain = Chain()
         self._batches: dict[Seq, frozenset[Key]] = {}
-        self._constrained: set[Key] = set()  # rooms of which the engine keeps a grammar
+        # rooms of which the engine keeps a grammar, and the order to do so until it is built
+        self._constrained: dict[Key, int | None] = {}
         self._jobs = count(1)
         # what the parts share
         self.placements = tuple(placements)
@@ -114,6 +117,8 @@ class RankCore:
                 self._computed(event)
             case DigestDone():
                 return self._hashed(event)
+            case GrammarReady():
+                self._constrainable(event.key)
             case ReadEnded():
                 return self.fetches.ended(event)
             case ReadRefused():
@@ -177,15 +182,23 @@ class RankCore:
         self.pages.drop(key)
         effects: list[RankEffect] = [*self.fetches.drop(key), *self.host.drop(key)]
         if key in self._constrained:
-            self._constrained.remove(key)
+            del self._constrained[key]
             effects.append(ReleaseDraws(key))
         return effects
 
     def _constrain(self, order: Constrain) -> list[RankEffect]:
         if self.rooms.state(order.key) is RankRoomState.DROPPED:
             return []  # given up in the same turn
-        self._constrained.add(order.key)
+        assert order.key not in self._constrained, "a room is admitted once"
+        self._constrained[order.key] = order.order
         return [ConstrainDraws(order.key, order.grammar)]
+
+    def _constrainable(self, key: Key) -> None:
+        """The engine has built the grammar of a room, which may have been dropped meanwhile."""
+        order = self._constrained.get(key)
+        if order is not None:
+            self._constrained[key] = None
+            self.draft.vote(Ballot(order, Vote.ARRIVED, "", ()))
 
     def _hold(self, hold: Hold) -> None:
         if self.rooms.see(hold.key, RankSaw.HOLD) is RankRoomState.DROPPED:

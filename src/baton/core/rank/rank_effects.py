@@ -48,7 +48,7 @@ class Compute(msgspec.Struct, frozen=True, tag="compute"):
 
 
 class ConstrainDraws(msgspec.Struct, frozen=True, tag="constrain_draws"):
-    """From now on, tokens of this room are drawn by the grammar."""
+    """From now on, tokens of this room are drawn by the grammar; answered by GrammarReady."""
 
     key: Key
     grammar: Grammar

@@ -10,6 +10,7 @@ from typing import Any
 from baton.core.agreement import RowOrder
 from baton.core.handoff.birth_sums import add_sums, sums_of
 from baton.core.ids import Rank, TokenIndex
+from baton.core.marks import Mark
 from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
 from baton.core.messages import Drawn
 from baton.core.past import past_of
@@ -70,6 +71,9 @@ class Computing(Stage[Any]):
                 rule=self._rule,
                 block_tokens=block,
             )
+            if room.awaits_grammar and room.ordered + size == room.length:
+                self.worker.marks[Mark.GRAMMAR_AWAITED] += 1
+                continue  # the last chunk draws the first token
             self.worker.blocks.slide(room, room.done, tokens=room.length + self._follow)
             self.worker.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
             room.ordered += size

@@ -13,6 +13,7 @@ from typing import TypeVar
 from baton.core.agreement import RowOrder
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import BlockIndex, GroupName, Rank, TokenIndex
+from baton.core.marks import Mark
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.pages import PageState
 from baton.core.memory.state import StateTable
@@ -54,7 +55,9 @@ class Generating(Stage[G]):
 
     def add_rows(self, rooms: Sequence[G], tokens: int) -> int:
         """Add the next token of each running room that has a page for it."""
-        ready = self._preemption.ready([room for room in rooms if room.state is RoomState.RUNNING])
+        running = [r for r in rooms if r.state is RoomState.RUNNING and not r.awaits_grammar]
+        self.worker.marks[Mark.GRAMMAR_AWAITED] += any(room.awaits_grammar for room in rooms)
+        ready = self._preemption.ready(running)
         for room in ready:
             # The prefix cache takes only sealed blocks.
             final = completed(self.worker.state_table, room) if room.enters else {}

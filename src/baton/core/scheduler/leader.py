@@ -11,7 +11,7 @@ and all decisions of the turn go out as one step plan.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from baton.core.agreement import Constrain, PlanDraft, Report
+from baton.core.agreement import PlanDraft, Report
 from baton.core.effects import Effect, GiveUp, Issue
 from baton.core.events import (
     GatewayConnected,
@@ -383,8 +383,6 @@ class Leader:
         for stage in self._stages:
             stage.schedule()
         for room, reuse in self._admission.admit():
-            if (grammar := room.ticket.grammar) is not None:
-                self.worker.draft.constrain.append(Constrain(room.key, grammar))
             for stage in self._stages:
                 stage.admitted(room, reuse)
         for stage in self._stages:

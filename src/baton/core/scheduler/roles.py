@@ -25,6 +25,7 @@ from baton.core.scheduler.admission import AdmissionPolicy
 from baton.core.scheduler.ahead import AheadOfDecode
 from baton.core.scheduler.borrowing import Borrowing
 from baton.core.scheduler.computing import Computing
+from baton.core.scheduler.constraining import Constraining
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.generating import Generating
@@ -62,6 +63,7 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
     ahead = AheadOfDecode(worker, offering)
     return ahead, (
         ahead,
+        Constraining(worker),
         Computing(worker, rule=rule, then=offering.computed),
         offering,
         Borrowing(worker, offering),
@@ -79,7 +81,8 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
     verification = Verification(worker, tell=worker.reuse.on)
     fetching = Fetching(worker, pairing, verification, early)
     preemption = Preemption(worker, admissible=fetching.admissible)
-    stages = pairing, lending, fetching, verification, preemption, Generating(worker, preemption)
+    generating = Generating(worker, preemption)
+    stages = pairing, lending, fetching, verification, preemption, Constraining(worker), generating
     return preemption, stages
 
 
@@ -88,7 +91,8 @@ def unified(worker: Worker[UnifiedRoom]) -> Stages:
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
     preemption = Preemption(worker, admissible=lambda room: True)
     generating = Generating(worker, preemption)
-    return preemption, (preemption, generating, Computing(worker, rule=rule, then=generating.first))
+    computing = Computing(worker, rule=rule, then=generating.first)
+    return preemption, (preemption, Constraining(worker), generating, computing)
 
 
 def guest_prefill(worker: Worker[PrefillRoom]) -> Stages:

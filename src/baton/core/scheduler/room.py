@@ -105,6 +105,8 @@ class OpenRoom:
         self.copied: tuple[CachedPage, ...] = ()
         # whether this worker computes all positions of its prompt, whatever is cached of them
         self.computes_all = False
+        # whether its next token must wait until its grammar is built on every rank
+        self.awaits_grammar = False
         # of the prompt's tokens, as far as known; None once the gateway was told, or if not wanted
         self.scores: PromptScores | None = None
 

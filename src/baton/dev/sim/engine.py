@@ -19,7 +19,17 @@ from baton.core.messages import Drawn, FailCode, Grammar, RowFailure
 from baton.core.past import Past
 from baton.core.prompt_scores import PromptScores, pack_scores
 from baton.core.rank.watchdog import WorkKind
-from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Row, RowDone
+from baton.core.work import (
+    Batch,
+    BatchDone,
+    DigestDone,
+    DigestOrder,
+    Done,
+    Draw,
+    GrammarReady,
+    Row,
+    RowDone,
+)
 from baton.dev.sim import content
 from baton.dev.sim.collective import Collective
 from baton.dev.sim.collective import CollectiveWorld as CollectivesWorld
@@ -31,6 +41,7 @@ from baton.dev.sim.process import Process
 from baton.dev.sim.sums import Sums
 
 DIGEST_US = 30
+GRAMMAR_US = 100
 NOTHING = Past((), (), ())
 LATE_US = 100_000  # times up to 20: hashing cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
@@ -75,8 +86,9 @@ class SimEngine:
         self.sim_pools = {g: SimPool(n * placement.page_bytes(g)) for g, n in pages.items()}
         self._pages = dict(pages)
         self._rows, self._known_sums = world.rows_of(placement), world.sums_of(placement)
-        self._done: list[BatchDone | DigestDone] = []
-        self._matchers = Matchers(ToyMatcher, spares=2)
+        self._done: list[Done] = []
+        self._matchers: Matchers[Allowed] = Matchers(spares=2)
+        self._unbuilt: set[Key] = set()  # rooms whose grammar is being built
         # what the rows of batches under way may draw; None = everything
         self._allowed: dict[tuple[Seq, Key], Allowed | None] = {}
         self.computing: dict[Seq, Batch] = {}
@@ -113,16 +125,43 @@ class SimEngine:
             self.collective.submit(self.rank, batch)
 
     def constrain(self, key: Key, grammar: Grammar) -> None:
-        self._matchers.constrain(key, grammar)
+        if self._matchers.reuse(key, grammar):
+            self._ready(key)
+            return
+        self._unbuilt.add(key)
+        after = GRAMMAR_US
+        if self.world.hostile and self.world.tape.chance(0.3, "a grammar is built slowly"):
+            after += LATE_US * self.world.tape.below(20, "built after")
+        self.world.heap.after(after * self.process.slowness, self._built, key, grammar)
+
+    def _built(self, key: Key, grammar: Grammar) -> None:
+        if self.process.alive and key in self._unbuilt:
+            self._unbuilt.remove(key)
+            self._matchers.add(key, grammar, ToyMatcher(grammar))
+            self._ready(key)
+
+    def _ready(self, key: Key) -> None:
+        self._done.append(GrammarReady(key))
+        self.process.wake()
 
     def release(self, key: Key) -> None:
-        self._matchers.release(key)
+        if key in self._unbuilt:
+            self._unbuilt.remove(key)
+        else:
+            self._matchers.release(key)
 
     def _mask(self, seq: Seq, row: Row) -> None:
         """Look up what a row may draw when it is submitted: its room may be dropped before it
         ends."""
         past = row.draw.past if row.draw is not None else None
         if past is None or not past.constrained:
+            return
+        if row.key in self._unbuilt:
+            self.world.violate(
+                "follows_grammar",
+                f"{self.process.name}: {row.key.room[-4:]}.{row.key.epoch} draws a token, and its "
+                "grammar is not built yet",
+            )
             return
         try:
             self._allowed[seq, row.key] = self._matchers.allowed(row.key, past.answer)
@@ -204,7 +243,7 @@ class SimEngine:
         """Nothing takes long here, so there is no progress to report."""
         return {}
 
-    def poll(self) -> list[BatchDone | DigestDone]:
+    def poll(self) -> list[Done]:
         done, self._done = self._done, []
         return done
 

@@ -15,6 +15,7 @@ from baton.core.messages import Drawn, Ticket
 from baton.core.past import Past, past_of
 from baton.core.prompt_scores import PromptScores
 from baton.core.scheduler import computing, generating
+from baton.core.scheduler.constraining import Constraining
 from baton.core.scheduler.generating import Generating
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.reuse import Reuse
@@ -75,6 +76,14 @@ class NeverBack(Matchers[Any]):
         self._spares[room.grammar] = room
 
 
+def _awaits_nothing(self: Constraining[Any], room: OpenRoom, reuse: Sequence[CachedPage]) -> None:
+    _admitted(self, room, reuse)
+    room.awaits_grammar = False
+
+
+_admitted = Constraining.admitted
+
+
 def _reuses_for_scores(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> Sequence[CachedPage]:
     computes_all, room.computes_all = room.computes_all, False
     found = _find(self, room, leaving=leaving)
@@ -129,6 +138,13 @@ PLANTS = (
         ("follows_grammar",),
         None,
         lambda: _past(_begins_anew),
+    ),
+    Plant(
+        "grammar_not_awaited",
+        "a token is drawn as soon as it can be, and its grammar is still being built",
+        ("follows_grammar",),
+        None,
+        lambda: Parts(replaced=(Replaced(Constraining, "admitted", _awaits_nothing),)),
     ),
     Plant(
         "matcher_not_rolled_back",
