@@ -248,11 +248,17 @@ class RankResources:
         from baton.grammar.matcher import LlguidanceMatcher
         from baton.grammar.vocabulary import Vocabulary
         from baton.vocabulary.load import vocabulary_of
+        from baton.vocabulary.special_tokens import end_tokens
 
         s = self.settings
         if self.placement.tp_rank or self.placement.pp_rank < s.pp - 1:
             return no_grammars
-        vocabulary = Vocabulary(lambda: vocabulary_of(Path(s.model)).to_str(), size=vocab_size)
+        model = Path(s.model)
+        vocabulary = Vocabulary(lambda: vocabulary_of(model).to_str(), size=vocab_size)
+        try:
+            vocabulary.ending_with(end_tokens(model, vocabulary_of(model), size=vocab_size))
+        except ConfigError as error:  # no reason not to serve requests without a grammar
+            log.warning("no_grammars", why=str(error))
         return lambda grammar: LlguidanceMatcher(grammar, vocabulary)
 
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:

@@ -131,9 +131,9 @@ class Routes:
         self._prompter = Prompter(
             tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts
         )
-        self._grammars = GrammarMaker(
-            Vocabulary(tokenizer.to_json, size=tokenizer.vocab_size), ends=tokenizer.eos_ids
-        )
+        vocabulary = Vocabulary(tokenizer.to_json, size=tokenizer.vocab_size)
+        vocabulary.ending_with(tokenizer.eos_ids)  # all streams would wait for it later
+        self._grammars = GrammarMaker(vocabulary, ends=tokenizer.eos_ids)
         self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
         self._started = int(time.time())
 

@@ -19,16 +19,8 @@ from baton.gateway.template_files import Templates, read_templates
 from baton.vocabulary.byte_level import BYTE_ALPHABET
 from baton.vocabulary.json_file import read_object
 from baton.vocabulary.load import vocabulary_of
+from baton.vocabulary.special_tokens import end_tokens, named_tokens, with_own
 
-NAMED_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
 NO_TEMPLATES = Templates({}, {}, model_type="")
 BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
 
@@ -100,20 +92,18 @@ class Tokenizer:
         """
         vocabulary = vocabulary_of(directory)
         settings = read_object(directory / "tokenizer_config.json")
-        model, generation = (
-            read_object(directory / "config.json"),
-            read_object(directory / "generation_config.json"),
-        )
-        named = _named_tokens(read_object(directory / "special_tokens_map.json") | settings)
+        model, named = read_object(directory / "config.json"), named_tokens(directory)
         sources = read_templates(directory, settings, chosen=chat_template)
         own = settings.get("response_template")
         vocab_size = int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True)))
-        if eos_ids is not None:
+        if eos_ids is None:
+            ends = end_tokens(directory, vocabulary, size=vocab_size)
+        else:
             _require_known(eos_ids, vocab_size)
-            generation = {"eos_token_id": list(eos_ids)}
+            ends = with_own(list(eos_ids), vocabulary, named, size=vocab_size)
         return cls(
             vocabulary,
-            eos_ids=_eos_ids(vocabulary, named, generation, model),
+            eos_ids=ends,
             vocab_size=vocab_size,
             templates=Templates(sources, named, model_type=str(model.get("model_type"))),
             response_template=own if isinstance(own, dict) else None,
@@ -202,35 +192,9 @@ def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
     return {decoder["type"]}.union(*(_decoder_kinds(d) for d in decoder.get("decoders", ())))
 
 
-def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name in NAMED_TOKENS:
-        value = settings.get(name)
-        content = value.get("content") if isinstance(value, dict) else value
-        if isinstance(content, str):
-            found[name] = content
-    return found
-
-
 def _require_known(eos_ids: Sequence[int], vocab_size: int) -> None:
     if (top := max(eos_ids, default=0)) >= vocab_size:
         raise ConfigError(
             f"eos_token_id {top} of the generation config: this model's "
             f"vocabulary ends at {vocab_size - 1}"
         )
-
-
-def _eos_ids(
-    vocabulary: Vocabulary,
-    named: Mapping[str, str],
-    generation: Mapping[str, Any],
-    model: Mapping[str, Any],
-) -> tuple[int, ...]:
-    """Return the end tokens of generation_config.json,
-    or else of config.json, and the tokenizer's own."""
-    stated = generation.get("eos_token_id", model.get("eos_token_id"))
-    ids = set(stated if isinstance(stated, list) else [] if stated is None else [stated])
-    own = vocabulary.token_to_id(named["eos_token"]) if "eos_token" in named else None
-    if own is not None:
-        ids.add(own)
-    return tuple(sorted(ids))
