@@ -49,11 +49,14 @@ class Pair:
         self.side.connect(self.leader.address)
 
     def heard(self, count: int) -> list:
-        """So many events of the leader."""
+        """What the leader has heard since the last call: so many events."""
+        last = GuestFinished(key(98), None)  # what was said in order has come when the last has
+        self.side._say(last)
         found, until = [], time.monotonic() + 10
-        while len(found) < count and time.monotonic() < until:
+        while last not in found and time.monotonic() < until:
             found += self.leader.events()
-        assert not self.leader.events()
+        assert found.pop() == last
+        assert len(found) == count
         return found
 
     def tell(self, notice: Notice, number: int = 1) -> StepNotes:
@@ -141,6 +144,26 @@ def test_decode_waits_until_it_may_load(decode: Pair) -> None:
     assert decode.heard(1) == [GuestFinished(key(), None)]
 
 
+def test_a_request_that_vllm_preempts_after_its_load_is_computed_here(decode: Pair) -> None:
+    """vLLM resets what is computed to what its own cache has, and asks again: also about tokens
+    that it has generated meanwhile. It does so each time that the request gets pages."""
+    decode.side.matched(request(), 0)
+    decode.tell(Notice.MAY_LOAD)
+    decode.side.allocated(request(), [1, 2], 100)
+    decode.heard(1)
+    assert decode.tell(Notice.LOADED).loaded == ["r"]
+    for longer in (103, 140):
+        decode.side.step(scheduled(preempted=["r"]))
+        resumed = request(tokens=longer)
+        assert decode.side.matched(resumed, 32) == (0, False)
+        decode.side.allocated(resumed, [5, 6, 7], 0)
+        decode.side.step(scheduled(old=[("r", [5, 6, 7], 32)], tokens={"r": 71}, resumed=["r"]))
+    decode.heard(0)
+    assert not decode.side.finished(request())
+    assert decode.heard(1) == [GuestFinished(key(), None)]
+    assert decode.side._said == {}
+
+
 def test_a_load_that_fails_is_said_once_and_then_computed_here(decode: Pair) -> None:
     decode.side.matched(request(), 0)
     decode.tell(Notice.MAY_LOAD)
@@ -178,7 +201,7 @@ def test_requests_without_a_room_are_none_of_ours(prefill: Pair, decode: Pair) -
         assert pair.side.matched(request(params=None), 0) == (0, False)
         assert not pair.side.finished(request(params=None))
         pair.side.step(scheduled(new=[("r", [4], 0)], tokens={"r": 10}))
-        assert pair.leader.events() == []
+        pair.heard(0)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,12 @@ class SchedulerSide:
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Return how many tokens can be loaded beyond `computed`, and whether that takes time; None
-        if it is not known yet."""
+        if it is not known yet.
+
+        vLLM asks again when it has preempted a request. That was running then, so it has been
+        loaded: vLLM preempts none that is being loaded. A state is loaded once; prefill has given
+        up its pages, and decode's leader has nothing to read from.
+        """
         key = self._key(request)
         if self._producer or key is None:
             return 0, False
@@ -173,6 +178,8 @@ class SchedulerSide:
                     self._news.released.append(name)
                     self._over(said.key)
                 case Notice.LOADED if said.key in self._loading and name is not None:
+                    # Only once: should vLLM take its pages back later, it computes them itself.
+                    self._said[said.key] = said.notice
                     self._news.loaded.append(name)
                     self._over(said.key)
                 case Notice.FAILED if said.key in self._loading and name is not None:
