@@ -11,7 +11,7 @@ from tests.core.build import KV, B, drawn, manifest, settings
 from tests.core.driven import Driven
 from tests.core.world import FakeEngine, Node, World, draw, row_bytes
 
-from baton.core.effects import Notice, TellEngine
+from baton.core.effects import Evict, GuestNews, Notice, TellEngine
 from baton.core.events import GatewayConnected, GuestAllocated, GuestFinished, GuestScheduled
 from baton.core.ids import Boot, Key, Page, TokenIndex
 from baton.core.messages import Abort, FinishReason, Ticket, Tokens
@@ -97,6 +97,7 @@ class Host:
         self.uses: dict[int, int] = {}  # requests that have a page
         self.cached: dict[tuple[int, ...], int] = {}  # prefix -> page
         self.requests: dict[Key, Request] = {}
+        self.obeys = True  # whether it takes pages out of its cache when it is told to
         self.computes = node.leader.worker.manifest.role == "prefill"
 
     @property
@@ -177,6 +178,22 @@ class Host:
             case _:
                 pass
 
+    def evict(self, pages: set[int]) -> None:
+        """Take pages out of the prefix cache."""
+        if self.obeys:
+            self.cached = {k: p for k, p in self.cached.items() if p not in pages}
+
+    def compute_alone(self, tokens: tuple[int, ...]) -> None:
+        """Compute whole blocks of a request that names no room, and keep them in the cache."""
+        pages = self.take(len(tokens) // B)
+        assert pages is not None, "tests give it enough"
+        self.say(GuestScheduled({}, {KV: tuple(map(Page, pages))}))
+        for position in range(len(pages) * B):
+            self.engine.write(np.array(pages), position, tokens[position])
+        for n, page in enumerate(pages):
+            self.cached[tuple(tokens[: (n + 1) * B])] = page
+        self.give(pages)
+
     def preempt(self) -> bool:
         """Take the pages of the youngest prompt that is being computed."""
         for request in reversed(self.requests.values()):
@@ -213,7 +230,7 @@ class Host:
         request.pages += more
         request.state = "computing"
         self.say(GuestAllocated(request.key, {KV: tuple(map(Page, before + more))}, hit))
-        self.say(GuestScheduled({request.key: (request.done, end)}))
+        self.say(GuestScheduled({request.key: (request.done, end)}, {KV: tuple(map(Page, more))}))
         table = np.array(request.pages)
         for position in range(request.done, end):
             self.engine.write(table, position, request.tokens[position])
@@ -281,8 +298,12 @@ class GuestWorld(World):
             self.hosts.pop(Boot(boot), None)
         super().lose(boot, at=at)
 
-    def _tell(self, boot: Boot, told: TellEngine) -> None:
-        self.hosts[boot].hear(told)
+    def _tell(self, boot: Boot, told: GuestNews) -> None:
+        match told:
+            case TellEngine():
+                self.hosts[boot].hear(told)
+            case Evict():
+                self.hosts[boot].evict({int(p) for pages in told.pages.values() for p in pages})
 
     def _send(self, source: Boot, target: Boot, message: Any) -> None:
         if isinstance(message, Ticket) and target in self.hosts.keys() - self.begun.get(

@@ -6,7 +6,7 @@ from types import SimpleNamespace as Made
 import pytest
 from tests.core.build import drawn, key
 
-from baton.core.effects import Notice, TellEngine
+from baton.core.effects import Evict, Notice, TellEngine
 from baton.core.events import GuestAllocated, GuestFinished, GuestScheduled
 from baton.core.ids import Page
 from baton.vllm.guest_link import LeaderEnd
@@ -45,7 +45,9 @@ class Pair:
 
     def __init__(self, *, producer: bool) -> None:
         self.leader, self.now = LeaderEnd(), 0.0
-        self.side = SchedulerSide(producer=producer, patience_s=5.0, clock=lambda: self.now)
+        self.side = SchedulerSide(
+            producer=producer, block_tokens=32, patience_s=5.0, clock=lambda: self.now
+        )
         self.side.connect(self.leader.address)
 
     def heard(self, count: int) -> list:
@@ -98,9 +100,9 @@ def test_chunks_of_a_prompt_are_said_with_the_pages_they_got(prefill: Pair) -> N
     assert second.computed == {key(): 100}
     assert prefill.heard(4) == [
         GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 32),
-        GuestScheduled({key(): (32, 62)}),
+        GuestScheduled({key(): (32, 62)}, {FULL: (Page(5),)}),
         GuestAllocated(key(), {FULL: (Page(7),)}, 62),
-        GuestScheduled({key(): (62, 100)}),
+        GuestScheduled({key(): (62, 100)}, {FULL: (Page(7),)}),
     ]
 
 
@@ -125,7 +127,10 @@ def test_a_prompt_that_vllm_preempts_is_over_and_says_nothing_more(prefill: Pair
     prefill.side.step(scheduled(old=[("r", [9], 0)], tokens={"r": 10}, resumed=["r"]))
     prefill.side.step(scheduled(old=[("r", None, 10)], tokens={"r": 10}))
     assert prefill.side.finished(request(said=[77])), "its pages stay until the leader answers"
-    assert prefill.heard(1) == [GuestFinished(key(), drawn(77))]
+    assert prefill.heard(2) == [
+        GuestScheduled({}, {FULL: (Page(9),)}),
+        GuestFinished(key(), drawn(77)),
+    ]
     assert prefill.tell(Notice.RELEASED).released == ["r"]
 
 
@@ -196,12 +201,29 @@ def test_a_request_that_nobody_hands_over_does_not_wait_for_ever(decode: Pair) -
     assert decode.side.matched(request(), 0) == (0, False)
 
 
-def test_requests_without_a_room_are_none_of_ours(prefill: Pair, decode: Pair) -> None:
+def test_requests_without_a_room_are_none_of_ours_but_for_what_they_write(
+    prefill: Pair, decode: Pair
+) -> None:
     for pair in (prefill, decode):
         assert pair.side.matched(request(params=None), 0) == (0, False)
         assert not pair.side.finished(request(params=None))
-        pair.side.step(scheduled(new=[("r", [4], 0)], tokens={"r": 10}))
-        pair.heard(0)
+    prefill.side.step(scheduled(new=[("r", [3, 4], 32)], tokens={"r": 10}))
+    prefill.side.step(scheduled(old=[("r", [5], 62)], tokens={"r": 10}))
+    prefill.side.step(scheduled(old=[("r", [3, 8, 9], 32)], tokens={"r": 10}, resumed=["r"]))
+    prefill.side.step(scheduled(old=[("r", None, 62)], tokens={"r": 10}))
+    assert prefill.heard(3) == [
+        GuestScheduled({}, {FULL: written}) for written in ((4,), (5,), (8, 9))
+    ]
+    decode.side.step(scheduled(new=[("r", [4], 0)], tokens={"r": 10}))
+    decode.heard(0)
+
+
+def test_damaged_pages_leave_vllms_prefix_cache(prefill: Pair) -> None:
+    evicted: list[set[int]] = []
+    prefill.side.evicts(evicted.append)
+    prefill.leader.tell(Evict({FULL: (Page(3), Page(7))}))
+    prefill.tell(Notice.RELEASED)
+    assert evicted == [{3, 7}]
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,14 @@ class GuestAllocated(msgspec.Struct, frozen=True, tag="guest_allocated"):
 
 
 class GuestScheduled(msgspec.Struct, frozen=True, tag="guest_scheduled"):
-    """The engine's next step computes prompts: by request, positions [start, end)."""
+    """The engine's next step computes prompts: by request, positions [start, end).
+
+    written: the pages that this step is the first to compute into since they were given out,
+        also for requests that this worker knows nothing of
+    """
 
     rows: dict[Key, tuple[int, int]]
+    written: dict[GroupName, tuple[Page, ...]]
 
 
 class GuestFinished(msgspec.Struct, frozen=True, tag="guest_finished"):

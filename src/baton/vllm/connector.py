@@ -50,11 +50,13 @@ class BatonConnector(KVConnectorBase_V1):
                 "kv_consumer (decode)"
             )
         require_tensor_parallel(vllm_config.parallel_config)
-        require_one_group(kv_cache_config)
+        group = require_one_group(kv_cache_config)
         self._settings = settings_of(said.kv_connector_extra_config)
         self._serves = ROLES[said.kv_role]
         self._scheduler = SchedulerSide(
-            producer=self._serves == "prefill", patience_s=self._settings.handoff_timeout_s
+            producer=self._serves == "prefill",
+            block_tokens=group.kv_cache_spec.block_size,
+            patience_s=self._settings.handoff_timeout_s,
         )
         self._rank: RankProcess | None = None
         self._decoder = msgspec.msgpack.Decoder(StepNotes)
@@ -153,6 +155,11 @@ class BatonConnector(KVConnectorBase_V1):
         first = metadata[0]
         assert isinstance(first, BatonHandshake)
         self._scheduler.connect(first.address)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Take vLLM's prefix cache, from which damaged pages are taken out."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._scheduler.evicts(kv_cache_manager.evict_blocks)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int

@@ -5,12 +5,13 @@ A hook never waits. What the leader has said by then is known; the rest is known
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
 
 import msgspec
 
-from baton.core.effects import Notice
+from baton.core.effects import Evict, Notice, TellEngine
 from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
 from baton.core.ids import Key, Page, TokenId
 from baton.core.messages import Drawn
@@ -34,19 +35,60 @@ class StepNotes(msgspec.Struct):
     ended: list[Key] = []
 
 
+class PartOrder(Enum):
+    """Where a part of a request stands among the parts that steps compute of it."""
+
+    FIRST = "first"  # all its pages are named, beginning with those that vLLM had cached
+    NEXT = "next"  # its pages come after those named before
+    RESUMED = "resumed"  # it was preempted: all its pages are named anew
+
+
+class StepPart(NamedTuple):
+    """What a step of vLLM computes of one request, from position `start` on."""
+
+    name: str
+    pages: tuple[Page, ...]
+    start: int
+    order: PartOrder
+
+
+def parts_of(output: Any) -> Iterator[StepPart]:
+    """Yield what a step computes, as vLLM's scheduler has decided."""
+    for new in output.scheduled_new_reqs:
+        yield StepPart(new.req_id, _pages(new.block_ids), new.num_computed_tokens, PartOrder.FIRST)
+    old = output.scheduled_cached_reqs
+    for name, blocks, start in zip(
+        old.req_ids, old.new_block_ids, old.num_computed_tokens, strict=True
+    ):
+        order = PartOrder.RESUMED if name in old.resumed_req_ids else PartOrder.NEXT
+        yield StepPart(name, _pages(blocks), start, order)
+
+
+def _pages(blocks: Sequence[Sequence[int]] | None) -> tuple[Page, ...]:
+    return tuple(map(Page, blocks[0])) if blocks is not None else ()
+
+
 class SchedulerSide:
     """The connector in the scheduler.
 
     Args:
         producer: this engine computes prompts
+        block_tokens: positions of a page
         patience_s: a request that nobody hands over is computed here after this time
         clock: returns seconds
     """
 
     def __init__(
-        self, *, producer: bool, patience_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        producer: bool,
+        block_tokens: int,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._producer, self._patience_s, self._clock = producer, patience_s, clock
+        self._block_tokens = block_tokens
+        self._evict: Callable[[set[int]], None] = lambda pages: None
         self._asked: dict[Key, float] = {}  # consumer: when a request was asked for first
         self._link: SchedulerEnd | None = None
         self._keys: dict[str, Key] = {}  # of open requests that name a room
@@ -60,6 +102,10 @@ class SchedulerSide:
     def connect(self, address: str) -> None:
         """The leader listens there."""
         self._link = SchedulerEnd(address)
+
+    def evicts(self, evict: Callable[[set[int]], None]) -> None:
+        """evict: takes pages out of vLLM's prefix cache"""
+        self._evict = evict
 
     # ---- decode ---------------------------------------------------------------------------------
 
@@ -111,24 +157,19 @@ class SchedulerSide:
                 self._begun.discard(key)
                 self._say(GuestFinished(key, None, preempted=True))
         rows: dict[Key, tuple[int, int]] = {}
-        new = {r.req_id: (r.block_ids, r.num_computed_tokens) for r in output.scheduled_new_reqs}
-        old = output.scheduled_cached_reqs
-        going_on = {
-            name: (old.new_block_ids[i], old.num_computed_tokens[i])
-            for i, name in enumerate(old.req_ids)
-            if name not in old.resumed_req_ids
-        }
-        for name, (blocks, start) in (new | going_on).items():
-            key = self._keys.get(name)
-            if key is None or (name in going_on and key not in self._begun):
+        written: list[Page] = []
+        for part in parts_of(output):
+            kept = 0 if part.order is PartOrder.NEXT else part.start // self._block_tokens
+            written += part.pages[kept:]  # those before are of the prefix cache
+            key = self._keys.get(part.name)
+            if key is None or (part.order is not PartOrder.FIRST and key not in self._begun):
                 continue
-            pages = tuple(map(Page, blocks[0])) if blocks is not None else ()
-            if pages or key not in self._begun:
+            if part.pages or key not in self._begun:
                 self._begun.add(key)
-                self._say(GuestAllocated(key, {FULL: pages}, start))
-            rows[key] = start, start + output.num_scheduled_tokens[name]
-        if rows:
-            self._say(GuestScheduled(rows))
+                self._say(GuestAllocated(key, {FULL: part.pages}, part.start))
+            rows[key] = part.start, part.start + output.num_scheduled_tokens[part.name]
+        if rows or written:
+            self._say(GuestScheduled(rows, {FULL: tuple(written)}))
             notes.computed = {key: end for key, (_, end) in rows.items()}
 
     def finished(self, request: Any) -> bool:
@@ -171,27 +212,34 @@ class SchedulerSide:
     def _hear(self) -> None:
         if self._link is None:
             return
-        for said in self._link.notices():
-            name = self._names.get(said.key)
-            match said.notice:
-                case Notice.RELEASED if said.key in self._ended and name is not None:
-                    self._news.released.append(name)
-                    self._over(said.key)
-                case Notice.LOADED if said.key in self._loading and name is not None:
-                    # Only once: should vLLM take its pages back later, it computes them itself.
-                    self._said[said.key] = said.notice
-                    self._news.loaded.append(name)
-                    self._over(said.key)
-                case Notice.FAILED if said.key in self._loading and name is not None:
-                    self._said[said.key] = said.notice
-                    self._news.failed.append(name)
-                    self._over(said.key)
-                case Notice.FAILED if name is None:
-                    self._said.pop(said.key, None)  # its request has gone, or never came
-                case Notice.MAY_LOAD | Notice.FAILED:
-                    self._said[said.key] = said.notice
-                case _:
-                    pass
+        for said in self._link.news():
+            match said:
+                case TellEngine():
+                    self._heard(said.key, said.notice)
+                case Evict():
+                    self._evict({int(page) for pages in said.pages.values() for page in pages})
+
+    def _heard(self, key: Key, notice: Notice) -> None:
+        name = self._names.get(key)
+        match notice:
+            case Notice.RELEASED if key in self._ended and name is not None:
+                self._news.released.append(name)
+                self._over(key)
+            case Notice.LOADED if key in self._loading and name is not None:
+                # Only once: should vLLM take its pages back later, it computes them itself.
+                self._said[key] = notice
+                self._news.loaded.append(name)
+                self._over(key)
+            case Notice.FAILED if key in self._loading and name is not None:
+                self._said[key] = notice
+                self._news.failed.append(name)
+                self._over(key)
+            case Notice.FAILED if name is None:
+                self._said.pop(key, None)  # its request has gone, or never came
+            case Notice.MAY_LOAD | Notice.FAILED:
+                self._said[key] = notice
+            case _:
+                pass
 
     def _over(self, key: Key) -> None:
         """Nothing of ours needs the pages of a request any more."""

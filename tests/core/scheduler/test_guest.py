@@ -1,8 +1,9 @@
 """Guest roles: another engine gives out pages and computes; what is handed over is what it has
 computed, and nothing stays behind."""
 
+import numpy as np
 import pytest
-from tests.core.build import KV, key, submit, ticket
+from tests.core.build import KV, B, key, submit, ticket
 from tests.core.guest_world import GuestWorld
 from tests.core.world import expected
 
@@ -10,7 +11,7 @@ from baton.core.door import Fail, Finish
 from baton.core.effects import Notice, TellEngine
 from baton.core.events import GuestAllocated
 from baton.core.ids import Boot, Page
-from baton.core.messages import Failed, Offer, Ticket
+from baton.core.messages import FailCode, Failed, Offer, Ticket
 from baton.core.work import ReadOutcome
 
 P, D = Boot(2), Boot(3)
@@ -61,6 +62,106 @@ def test_what_the_engine_had_cached_is_sealed_and_offered_too() -> None:
         m for _, _, m in world.log if isinstance(m, Offer) and m.key.room == key(2).room and m.runs
     ]
     assert (second[0].runs[KV].start, second[0].runs[KV].end) == (0, 3)
+    assert world.at_rest
+
+
+def rot(world: GuestWorld, prompt: tuple[int, ...]) -> int:
+    """A bit of a page in prefill's memory changes, the last one of this beginning."""
+    host = world.hosts[P]
+    page = host.cached[prompt]
+    host.engine.pool[host.engine._at(np.array([page]), 1, 0, 1, 2)][3] ^= 4
+    return page
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_cached_page_that_rots_is_computed_again(first: int) -> None:
+    world = worlds(chunk=4)
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rotten = rot(world, PROMPT[: first * B])
+    world.submit(submit(2, PROMPT))
+    world.run()
+    assert failures(world) == [
+        f"blocks [{first - 1}] of group full, which the engine had cached, changed in prefill's "
+        "own memory"
+    ]
+    assert world.tokens(2) == expected(PROMPT, 4)
+    assert rotten not in world.hosts[P].cached.values()
+    assert world.at_rest
+
+
+def test_a_rotten_page_that_the_engine_goes_on_using_never_becomes_a_token() -> None:
+    """The retries hit the same page, and each of them fails."""
+    world = worlds(chunk=64)
+    world.hosts[P].obeys = False
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    for number in (2, 3):
+        world.submit(submit(number, PROMPT))
+        world.run()
+        assert world.tokens(number) == []
+        end = world.end(number)
+        assert isinstance(end, Fail)
+        assert (end.code, "changed in prefill's own memory" in end.detail) == (
+            FailCode.HANDOFF_FAILED,
+            True,
+        )
+    other = tuple(range(60, 71))
+    world.submit(submit(4, other))
+    world.run()
+    assert world.tokens(4) == expected(other, 4)
+    assert world.at_rest
+
+
+def test_a_page_that_rots_after_its_seal_is_not_served_to_the_retry() -> None:
+    world = worlds(chunk=4)
+    world.hosts[P].obeys = False
+    world.freeze_reads = True
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    world.freeze_reads = False
+    world.advance(5_000)
+    assert world.tokens() == expected(PROMPT, 1), "drawn before"
+    assert "own memory" in failures(world)[0]
+    assert all("which the engine had cached, changed" in why for why in failures(world)[2:])
+    assert isinstance(world.end(), Fail)
+
+
+def test_what_was_computed_above_a_rotten_page_is_not_used_either() -> None:
+    """The second request reads the rotten page while it computes the third block."""
+    world = worlds(chunk=4)
+    host = world.hosts[P]
+    host.obeys = False
+    world.submit(submit(1, PROMPT[:9]))
+    world.run()
+    rot(world, PROMPT[: 2 * B])
+    world.submit(submit(2, (*PROMPT, 12, 13)))
+    while not failures(world):
+        world.step()
+    above = host.cached[(*PROMPT, 12)]
+    sums = host.node.leader.worker.ledger.sums
+    assert sums.wrong(KV, [above], {}) == [0]
+
+
+def test_a_page_that_is_computed_anew_has_new_sums() -> None:
+    """Requests without a room write to pages of which sums are known."""
+    world = worlds(chunk=64, pages=5)
+    world.submit(submit(1, PROMPT))
+    world.run()
+    other = tuple(range(60, 80))
+    world.hosts[P].compute_alone(other)
+    assert set(world.hosts[P].cached.values()) == set(range(5)), "every page was written to"
+    world.submit(submit(2, other[:19]))
+    world.run()
+    assert world.tokens(2) == expected(other[:19], 4)
+    assert failures(world) == []
+    rot(world, other[:B])
+    world.submit(submit(3, other[:19]))
+    world.run()
+    assert len(failures(world)) == 1, "the second request has made its sums known"
+    assert world.tokens(3) == expected(other[:19], 4)
     assert world.at_rest
 
 

@@ -3,26 +3,34 @@
     QUEUED ──pages──▶ COMPUTING ──step──▶ its final blocks are sealed and offered
                           └──all computed, and the engine has drawn the first token──▶ OFFERED
 
-Blocks that the engine had cached are sealed by the first step. The engine ends the request with its
-first token; its pages stay until decode has read them.
+The engine ends the request with its first token; its pages stay until decode has read them.
+
+Blocks that the engine had cached are hashed with the first step and compared with their sums at
+birth, which the ledger keeps by page. If a page differs, the epoch fails, and the engine is told to
+take the page out of its cache, so that the next epoch computes it. A page whose sums at birth are
+not known, because it was computed for a request without a room, or for one that ended before its
+seal, is sealed when it is first hit: nothing better is possible, and what changed in it before is
+not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
 ticket. What it does until then waits here, for a bounded time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from baton.core.agreement import RowOrder
-from baton.core.effects import Notice
+from baton.core.agreement import RowOrder, unpack_sums
+from baton.core.effects import Evict, Notice
 from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
 from baton.core.handoff.birth_sums import add_sums
-from baton.core.ids import BlockIndex, Key, Micros, Rank, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Key, Micros, Rank, TokenIndex
+from baton.core.marks import Mark
 from baton.core.memory.chunks import final_blocks
+from baton.core.memory.page_sums import Sums
 from baton.core.memory.pages import PageState
 from baton.core.messages import Drawn, FailCode
 from baton.core.scheduler.batches import Outcomes
-from baton.core.scheduler.guest import adopt, tell
+from baton.core.scheduler.guest import adopt, ledger_of, tell
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw
@@ -45,7 +53,8 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
         super().__init__(worker)
-        self._offering = offering
+        assert worker.manifest.page_blocks == 1, "a page of another engine is one block"
+        self._offering, self._ledger = offering, ledger_of(worker)
         self._early: dict[Key, tuple[Micros, list[OneEvent]]] = {}  # until when, and what
         self._first: dict[Key, Drawn] = {}  # the first tokens of prompts that are not yet sealed
         # requests that have ended in the engine, which keeps their pages
@@ -60,6 +69,7 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def guest(self, event: GuestEvent) -> None:
         if isinstance(event, GuestScheduled):
+            self._ledger.sums.forget(event.written)
             for key, positions in event.rows.items():
                 self._take(key, positions)
         else:
@@ -145,9 +155,50 @@ class GuestComputing(Stage[PrefillRoom]):
                 continue  # it has ended meanwhile
             room.done, room.progress = row.valid, self.worker.now
             sums = {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}
+            if not self._intact(room, row, sums):
+                continue
             add_sums(room.sums, sums, self.worker.placements)
             self._offering.offer(room, row.final)
             self._complete(room)
+
+    def _intact(
+        self, room: PrefillRoom, row: RowOrder, raw: Mapping[Rank, Mapping[GroupName, bytes]]
+    ) -> bool:
+        """Compare the blocks that the engine had cached with their sums at birth, and keep the sums
+        of all others. Returns False if the room has failed, because one of them differs."""
+        for group, (start, past) in row.final.items():
+            sums: Sums = {
+                rank: unpack_sums(found[group], self.worker.placements[rank].unit_count(group))
+                for rank, found in raw.items()
+                if group in found
+            }
+            held = self._ledger.held(room.key)[group]
+            hit = min(room.hit // self.worker.state_table.block_tokens, past)
+            cached = max(0, hit - start)
+            before = {rank: rows[:cached] for rank, rows in sums.items()}
+            if wrong := self._ledger.sums.wrong(group, held[start : start + cached], before):
+                self._damaged(room, group, [BlockIndex(start + n) for n in wrong])
+                return False
+            whole = min(past, room.length // self.worker.state_table.block_tokens) - start
+            known = {rank: rows[:whole] for rank, rows in sums.items()}
+            self._ledger.sums.learn(group, held[start : start + whole], known)
+        return True
+
+    def _damaged(self, room: PrefillRoom, group: GroupName, blocks: list[BlockIndex]) -> None:
+        self.worker.marks[Mark.DAMAGED_AT_REST] += 1
+        self._offering.condemn(room, group, blocks[0])
+        why = (
+            f"blocks {blocks} of group {group}, which the engine had cached, changed in prefill's "
+            "own memory"
+        )
+        self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
+    def advance(self) -> None:
+        """Tell the engine of pages that it must not use again."""
+        if condemned := self._ledger.condemned:
+            self._ledger.condemned = {}
+            pages = {g: tuple(sorted(some)) for g, some in condemned.items()}
+            self.worker.effects.append(Evict(pages))
 
     def _finished(self, room: PrefillRoom | None, event: GuestFinished) -> None:
         if room is None:
