@@ -226,10 +226,11 @@ class Host:
                 request.pages = []
                 return False
             return self.preempt()
-        before = [] if request.state == "computing" else list(request.pages)
+        first = request.state != "computing"
+        before = list(request.pages) if first else []
         request.pages += more
         request.state = "computing"
-        self.say(GuestAllocated(request.key, {KV: tuple(map(Page, before + more))}, hit))
+        self.say(GuestAllocated(request.key, {KV: tuple(map(Page, before + more))}, hit, first))
         self.say(GuestScheduled({request.key: (request.done, end)}, {KV: tuple(map(Page, more))}))
         table = np.array(request.pages)
         for position in range(request.done, end):
@@ -250,7 +251,7 @@ class Host:
             if pages is None:
                 return False
             request.pages, request.state = pages, "loading"
-            self.say(GuestAllocated(request.key, {KV: tuple(map(Page, pages))}, 0))
+            self.say(GuestAllocated(request.key, {KV: tuple(map(Page, pages))}, 0, True))
             return True
         if request.state != "running":
             return False

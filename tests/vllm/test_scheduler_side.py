@@ -99,9 +99,9 @@ def test_chunks_of_a_prompt_are_said_with_the_pages_they_got(prefill: Pair) -> N
     second = prefill.side.step(scheduled(old=[("r", [7], 62)], tokens={"r": 38}))
     assert second.computed == {key(): 100}
     assert prefill.heard(4) == [
-        GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 32),
+        GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 32, True),
         GuestScheduled({key(): (32, 62)}, {FULL: (Page(5),)}),
-        GuestAllocated(key(), {FULL: (Page(7),)}, 62),
+        GuestAllocated(key(), {FULL: (Page(7),)}, 62, False),
         GuestScheduled({key(): (62, 100)}, {FULL: (Page(7),)}),
     ]
 
@@ -141,7 +141,7 @@ def test_decode_waits_until_it_may_load(decode: Pair) -> None:
     decode.side.allocated(request(), [1, 2, 3, 4], 68)
     decode.side.allocated(request(), [1, 2, 3, 4, 5], 0)  # vLLM says it again after the load
     assert decode.heard(1) == [
-        GuestAllocated(key(), {FULL: (Page(1), Page(2), Page(3), Page(4))}, 32)
+        GuestAllocated(key(), {FULL: (Page(1), Page(2), Page(3), Page(4))}, 32, True)
     ]
     notes = decode.tell(Notice.LOADED)
     assert (notes.loaded, notes.failed) == (["r"], [])

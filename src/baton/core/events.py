@@ -56,11 +56,16 @@ class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
 
 class GuestAllocated(msgspec.Struct, frozen=True, tag="guest_allocated"):
     """The engine that this worker is a guest of has given pages to a request, after those that it
-    has already. hit: positions whose state the engine had cached, in whole blocks"""
+    has already.
+
+    hit: positions whose state the engine had cached, in whole blocks
+    first: these are the first pages of the request
+    """
 
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     hit: int
+    first: bool
 
 
 class GuestScheduled(msgspec.Struct, frozen=True, tag="guest_scheduled"):

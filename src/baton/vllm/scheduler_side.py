@@ -138,7 +138,7 @@ class SchedulerSide:
             return
         self._loading.add(key)
         hit = request.num_tokens - tokens
-        self._say(GuestAllocated(key, {FULL: tuple(map(Page, pages))}, hit))
+        self._say(GuestAllocated(key, {FULL: tuple(map(Page, pages))}, hit, True))
 
     # ---- a step ---------------------------------------------------------------------------------
 
@@ -165,8 +165,9 @@ class SchedulerSide:
             if key is None or (part.order is not PartOrder.FIRST and key not in self._begun):
                 continue
             if part.pages or key not in self._begun:
+                first = key not in self._begun
                 self._begun.add(key)
-                self._say(GuestAllocated(key, {FULL: part.pages}, part.start))
+                self._say(GuestAllocated(key, {FULL: part.pages}, part.start, first))
             rows[key] = part.start, part.start + output.num_scheduled_tokens[part.name]
         if rows or written:
             self._say(GuestScheduled(rows, {FULL: tuple(written)}))

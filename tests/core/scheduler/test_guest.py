@@ -9,9 +9,10 @@ from tests.core.world import expected
 
 from baton.core.door import Fail, Finish
 from baton.core.effects import Notice, TellEngine
-from baton.core.events import GuestAllocated
+from baton.core.events import GuestAllocated, GuestScheduled, MessageReceived
 from baton.core.ids import Boot, Page
 from baton.core.messages import FailCode, Failed, Offer, Ticket
+from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.work import ReadOutcome
 
 P, D = Boot(2), Boot(3)
@@ -299,10 +300,57 @@ def test_a_request_whose_ticket_never_comes_is_released() -> None:
     assert world.at_rest
 
 
+def test_a_ticket_that_comes_too_late_fails_at_once_and_the_next_epoch_goes_on() -> None:
+    world = worlds(chunk=4)
+    late = []
+
+    def hold(source, target, message) -> bool:
+        late.append(isinstance(message, Ticket) and target == P and message.key.epoch == 1)
+        return late[-1]
+
+    world.hold = hold
+    world.submit(submit(1, PROMPT))
+    world.run()
+    world.advance(1_500)
+    assert any(late)
+    world.release()
+    world.run()
+    assert failures(world) == [LATE]
+    assert world.tokens() == expected(PROMPT, 4)
+    assert world.at_rest
+
+
+LATE = "its ticket came more than 1000 ms after the engine had begun with it"
+
+
+@pytest.mark.parametrize("others", [0, GIVEN_UP])
+def test_pages_of_a_later_chunk_never_count_as_the_first_ones(others: int) -> None:
+    """The request's first chunk was given up, and so were many others since, more than are
+    remembered."""
+    world = worlds()
+    leader = world.nodes[P].leader
+    for numbers in ((1,), range(2, others + 2)):
+        for number in numbers:
+            leader.step(GuestAllocated(key(number), {KV: (Page(1),)}, 0, True), world.now)
+            leader.step(GuestScheduled({key(number): (0, 4)}, {}), world.now)
+        world.advance(1_500)
+    second = GuestAllocated(key(1), {KV: (Page(2),)}, 4, False)
+    rows = GuestScheduled({key(1): (4, 5)}, {})
+    for event in (second, rows):
+        leader.step(event, world.now)
+    leader.step(MessageReceived(world.GATEWAY, ticket()), world.now)
+    for event in (second, rows):
+        leader.step(event, world.now)
+    world.run()
+    assert not [m for _, _, m in world.log if isinstance(m, Offer)]
+    assert failures(world) == [LATE]
+    assert leader.kept() == {"epochs": 1}, "nobody has closed the room"
+
+
 def test_pages_for_a_room_that_decode_does_not_know_are_given_back_at_once() -> None:
     world = worlds()
     leader = world.nodes[D].leader
-    leader.step(GuestAllocated(key(9), {KV: (Page(1),)}, 0), world.now)
+    leader.step(GuestAllocated(key(9), {KV: (Page(1),)}, 0, True), world.now)
     told = {e.notice for e in leader.effects() if isinstance(e, TellEngine)}
     assert told == {Notice.FAILED}
     world.run()

@@ -46,10 +46,8 @@ class AdmittedElsewhere(Generic[R]):
 def adopt(worker: Worker[R], room: R, event: GuestAllocated, state: PageState) -> None:
     """Note the pages that the engine has given to a room. The ranks learn of them with the plan of
     this turn."""
-    ledger = ledger_of(worker)
-    first = not any(ledger.held(room.key).values())
-    ledger.adopt(room.key, event.pages, state)
-    shared = event.hit // worker.state_table.block_tokens if first else 0
+    ledger_of(worker).adopt(room.key, event.pages, state)
+    shared = event.hit // worker.state_table.block_tokens if event.first else 0
     worker.draft.hold.append(Hold(room.key, dict(event.pages), {}, shared))
 
 

@@ -13,7 +13,8 @@ seal, is sealed when it is first hit: nothing better is possible, and what chang
 not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
-ticket. What it does until then waits here, for a bounded time.
+ticket. What it does until then waits here, for a bounded time. A ticket that comes later fails at
+once: what the engine has done is not known any more, and the next epoch begins anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from baton.core.scheduler.worker import Worker
 
 OPEN = (RoomState.COMPUTING, RoomState.OFFERED)
 EARLY = Micros(1_000_000)  # how long a request waits for its ticket
+GIVEN_UP = 4096  # requests without a ticket that are remembered
 OneEvent = GuestAllocated | GuestFinished | tuple[int, int]  # of one request; positions computed
 
 
@@ -56,6 +58,7 @@ class GuestComputing(Stage[PrefillRoom]):
         assert worker.manifest.page_blocks == 1, "a page of another engine is one block"
         self._offering, self._ledger = offering, ledger_of(worker)
         self._early: dict[Key, tuple[Micros, list[OneEvent]]] = {}  # until when, and what
+        self._given_up: dict[Key, None] = {}  # requests whose ticket has not come in time
         self._first: dict[Key, Drawn] = {}  # the first tokens of prompts that are not yet sealed
         # requests that have ended in the engine, which keeps their pages
         self._kept: set[Key] = set()
@@ -78,7 +81,7 @@ class GuestComputing(Stage[PrefillRoom]):
     def _take(self, key: Key, event: OneEvent) -> None:
         """Take what the engine has done with one request."""
         room = self.worker.find(key)
-        if room is None and not self.worker.epochs.passed(key):
+        if room is None and not self.worker.epochs.passed(key) and key not in self._given_up:
             until = Micros(self.worker.now + EARLY)
             self._early.setdefault(key, (until, []))[1].append(event)
             return
@@ -92,12 +95,20 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def opened(self, room: PrefillRoom) -> None:
         """The ticket has come: take what the engine has done before."""
+        if room.key in self._given_up:
+            self._late(room)
+            return
         _, events = self._early.pop(room.key, (0, []))
         for event in events:
             self._take(room.key, event)
 
+    def _late(self, room: PrefillRoom) -> None:
+        why = f"its ticket came more than {EARLY // 1000} ms after the engine had begun with it"
+        self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
     def forgotten(self, room: PrefillRoom) -> None:
         self._first.pop(room.key, None)
+        self._given_up.pop(room.key, None)
         self._drop_early(room.key)
         if room.key in self._kept:
             self._kept.remove(room.key)
@@ -110,6 +121,9 @@ class GuestComputing(Stage[PrefillRoom]):
         """Give up requests whose ticket has not come."""
         for key in [k for k, (until, _) in self._early.items() if until <= self.worker.now]:
             self._drop_early(key)
+            self._given_up[key] = None
+        while len(self._given_up) > GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
 
     def _drop_early(self, key: Key) -> None:
         _, events = self._early.pop(key, (0, []))
@@ -118,6 +132,9 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def _allocated(self, room: PrefillRoom | None, event: GuestAllocated) -> None:
         if room is None or room.state not in (RoomState.QUEUED, *OPEN):
+            return
+        if room.state is RoomState.QUEUED and not event.first:
+            self._late(room)  # its first pages were said too long ago even to be remembered
             return
         adopt(self.worker, room, event, PageState.COMPUTING)
         if room.state is RoomState.QUEUED:
