@@ -14,7 +14,7 @@ A guest registers before the HTTP server of its engine is up. What it says is ke
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
@@ -41,11 +41,26 @@ FINISH: Mapping[str, FinishReason] = MappingProxyType(
 )
 SEED_BITS = 63
 MAX_LINE = 1 << 20
+MAX_REFUSAL = 500  # bytes of an engine's refusal that are told
 LOOK_S = 0.25  # between two looks whether an engine is up
 
 
 class EngineFault(Exception):
     """An engine did not answer as it should."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What one event says of the answer, as far as it is looked at."""
+
+    token_ids: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] | None = None
+    finish_reason: str | None = None
+
+
+class AnswerEvent(msgspec.Struct, frozen=True):
+    """One event of an answer of vLLM's /v1/completions."""
+
+    choices: tuple[Choice, ...] = ()
+    error: Any = None
 
 
 class EngineClient:
@@ -145,9 +160,7 @@ class EngineClient:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None), read_bufsize=MAX_LINE
-            )
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         return self._session
 
     # ---- one request ----------------------------------------------------------------------------
@@ -168,9 +181,9 @@ class EngineClient:
     async def _generate(self, boot: Boot, ticket: Ticket) -> None:
         key, at, finish = ticket.key, len(ticket.said), None
         async for event in self._events(boot, body_of(ticket, self._model, prefill=False)):
-            for choice in event.get("choices", ()):
-                drawn = tuple(Drawn(TokenId(t), None, ()) for t in choice.get("token_ids") or ())
-                finish = FINISH.get(choice.get("finish_reason"))
+            for choice in event.choices:
+                drawn = tuple(Drawn(TokenId(t), None, ()) for t in choice.token_ids or ())
+                finish = FINISH.get(choice.finish_reason or "")
                 first = self._first.get(key)
                 if drawn and at == len(ticket.said) and first not in (None, drawn[0].token):
                     why = f"decode drew token {drawn[0].token} first, and prefill {first}"
@@ -182,7 +195,7 @@ class EngineClient:
         if finish is None:
             raise EngineFault("its answer ended before the request did")
 
-    async def _events(self, boot: Boot, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, boot: Boot, body: Mapping[str, Any]) -> AsyncIterator[AnswerEvent]:
         """Yield the events of one answer.
 
         Raises:
@@ -191,14 +204,43 @@ class EngineClient:
         url = f"{self._urls[boot]}/v1/completions"
         async with self._http().post(url, json=body) as reply:
             if reply.status != 200:
-                raise EngineFault(f"HTTP {reply.status}: {(await reply.text())[:500]}")
-            async for line in reply.content:
+                said = (await reply.content.read(MAX_REFUSAL)).decode(errors="replace")
+                raise EngineFault(f"HTTP {reply.status}: {said}")
+            async for line in _lines(reply.content):
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
-                event = msgspec.json.decode(line[6:])
-                if not isinstance(event, dict) or "error" in event:
-                    raise EngineFault(str(event)[:500])
+                event = _event(line[6:])
+                if event.error is not None:
+                    raise EngineFault(str(event.error)[:MAX_REFUSAL])
                 yield event
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of an answer.
+
+    Raises:
+        EngineFault: one is too long
+    """
+    rest = b""
+    async for more in content.iter_any():
+        *lines, rest = (rest + more).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise EngineFault(f"it sent a line of more than {MAX_LINE} bytes")
+        for line in lines:
+            yield line
+
+
+def _event(raw: bytes) -> AnswerEvent:
+    """Decode one event.
+
+    Raises:
+        EngineFault: it is something else
+    """
+    try:
+        return msgspec.json.decode(raw, type=AnswerEvent)
+    except msgspec.DecodeError as error:
+        begin = raw[:80].decode(errors="replace").strip()
+        raise EngineFault(f"it sent {begin!r}, which is no event: {error}") from error
 
 
 def unsupported(ticket: Ticket) -> str:
@@ -213,7 +255,11 @@ def unsupported(ticket: Ticket) -> str:
 
 
 def body_of(ticket: Ticket, model: str, *, prefill: bool) -> dict[str, Any]:
-    """Return the body of a request to vLLM's /v1/completions."""
+    """Return the body of a request to vLLM's /v1/completions.
+
+    The priority is left out: requests wait for it at the gateway, and an engine without priority
+    scheduling, which is the default, refuses any other than 0.
+    """
     sampling, limits = ticket.sampling, ticket.limits
     left = limits.max_tokens - len(ticket.said)
     body: dict[str, Any] = {
@@ -233,6 +279,8 @@ def body_of(ticket: Ticket, model: str, *, prefill: bool) -> dict[str, Any]:
         "return_token_ids": True,
         "kv_transfer_params": {"room": ticket.key.room, "epoch": ticket.key.epoch},
     }
+    if ticket.cache_salt:
+        body["cache_salt"] = ticket.cache_salt
     if (shaping := sampling.shaping) is not None:
         body |= {
             "repetition_penalty": shaping.repetition_penalty,
