@@ -12,9 +12,15 @@ from tests.core.driven import Driven
 from tests.core.world import FakeEngine, Node, World, draw, row_bytes
 
 from baton.core.effects import Evict, GuestNews, Notice, TellEngine
-from baton.core.events import GatewayConnected, GuestAllocated, GuestFinished, GuestScheduled
+from baton.core.events import (
+    GatewayConnected,
+    GuestAllocated,
+    GuestComputes,
+    GuestFinished,
+    GuestScheduled,
+)
 from baton.core.ids import Boot, Key, Page, TokenIndex
-from baton.core.messages import Abort, FinishReason, Ticket, Tokens
+from baton.core.messages import Abort, Ended, FinishReason, Ticket, Tokens
 from baton.core.scheduler.leader import Leader
 from baton.core.work import BatchDone, RowDone
 
@@ -97,6 +103,8 @@ class Host:
         self.uses: dict[int, int] = {}  # requests that have a page
         self.cached: dict[tuple[int, ...], int] = {}  # prefix -> page
         self.requests: dict[Key, Request] = {}
+        self.frozen = False  # it does nothing
+        self.patient = True  # decode: whether it waits until it may load
         self.obeys = True  # whether it takes pages out of its cache when it is told to
         self.computes = node.leader.worker.manifest.role == "prefill"
 
@@ -208,7 +216,7 @@ class Host:
     def step(self) -> bool:
         """One step of the engine; whether it did anything."""
         moved = False
-        for request in list(self.requests.values()):
+        for request in list(self.requests.values()) if not self.frozen else ():
             moved |= self.prefill(request) if self.computes else self.decode(request)
         return moved
 
@@ -245,7 +253,19 @@ class Host:
             self.end(request, self.engine.draw(table, end, index))
         return True
 
+    def compute_itself(self, request: Request) -> bool:
+        """Decode has waited long enough for a prompt."""
+        pages = self.take(-(-(request.length + 1) // B))
+        assert pages is not None, "tests give it enough"
+        request.pages, request.state = pages, "running"
+        self.say(GuestComputes(request.key))
+        for position in range(request.length):
+            self.engine.write(np.array(pages), position, request.tokens[position])
+        return True
+
     def decode(self, request: Request) -> bool:
+        if request.state == "waiting" and not self.patient:
+            return self.compute_itself(request)
         if request.state == "waiting" and Notice.MAY_LOAD in request.told:
             pages = self.take(-(-(request.length + 1) // B))
             if pages is None:
@@ -314,6 +334,8 @@ class GuestWorld(World):
             self.hosts[target].begin(message)
         if target in self.hosts and isinstance(message, Abort):
             self.hosts[target].abort(message.key)
+        if isinstance(message, Ended) and source in self.hosts and self.hosts[source].computes:
+            self.hosts[source].abort(message.key)  # as the gateway's client of engines does
         super()._send(source, target, message)
 
     def step(self) -> bool:

@@ -15,6 +15,7 @@ from baton.core.ids import Boot, TokenIndex
 from baton.core.messages import (
     Abort,
     Credits,
+    Ended,
     FailCode,
     Failed,
     FinishReason,
@@ -249,6 +250,24 @@ def test_an_epoch_that_ends_takes_its_request_away_from_the_engine() -> None:
         assert wired.said.empty(), "nobody waits for more"
 
     play(Engine([chunk([7]), None]), scene)
+
+
+@pytest.mark.parametrize("boot", [P, D])
+def test_only_a_prefill_engine_stops_when_its_leader_has_ended_its_part(boot: Boot) -> None:
+    """What decode's leader says may be faster than the last tokens of the engine."""
+
+    async def scene(wired: Wired, engine: Engine) -> None:
+        await up(wired, engine, boot)
+        wired.client.sent(boot, ticket())
+        while not engine.bodies:
+            await asyncio.sleep(0.01)
+        wired.client.heard(boot, Ended(key()))
+        if boot == P:
+            await asyncio.wait_for(engine.left.wait(), 10)
+        else:
+            assert isinstance((await wired.hear())[1], Tokens)
+
+    play(Engine([chunk([7]), None] if boot == P else [chunk([7], "length")]), scene)
 
 
 def test_what_a_guest_says_waits_until_its_engine_is_up() -> None:

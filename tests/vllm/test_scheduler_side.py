@@ -7,7 +7,7 @@ import pytest
 from tests.core.build import drawn, key
 
 from baton.core.effects import Evict, Notice, TellEngine
-from baton.core.events import GuestAllocated, GuestFinished, GuestScheduled
+from baton.core.events import GuestAllocated, GuestComputes, GuestFinished, GuestScheduled
 from baton.core.ids import Page
 from baton.vllm.guest_link import LeaderEnd
 from baton.vllm.names import FULL, key_of
@@ -198,7 +198,30 @@ def test_a_request_that_nobody_hands_over_does_not_wait_for_ever(decode: Pair) -
     decode.now = 4.9
     assert decode.side.matched(request(), 0) == (None, False)
     decode.now = 5.0
+    for _ in range(2):  # vLLM asks again while it has no pages for it
+        assert decode.side.matched(request(), 0) == (0, False)
+    decode.heard(0)
+    for _ in range(2):  # again after it was preempted
+        decode.side.allocated(request(), [1], 0)
+        assert decode.side.matched(request(), 0) == (0, False)
+    assert decode.heard(1) == [GuestComputes(key())]
+    decode.tell(Notice.MAY_LOAD)
+    assert decode.heard(1) == [GuestComputes(key())], "the leader did not know it before"
     assert decode.side.matched(request(), 0) == (0, False)
+    assert not decode.side.finished(request())
+    assert decode.heard(1) == [GuestFinished(key(), None)]
+    assert decode.side._own == set()
+
+
+def test_a_request_that_vllm_will_not_load_is_computed_here_as_its_leader_learns(
+    decode: Pair,
+) -> None:
+    """vLLM loads nothing for a request that skips its prefix cache."""
+    decode.side.matched(request(), 0)
+    decode.tell(Notice.MAY_LOAD)
+    assert decode.side.matched(request(), 0) == (100, True)
+    decode.side.allocated(request(), [1], 0)
+    assert decode.heard(1) == [GuestComputes(key())]
 
 
 def test_requests_without_a_room_are_none_of_ours_but_for_what_they_write(

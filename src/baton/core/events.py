@@ -79,6 +79,13 @@ class GuestScheduled(msgspec.Struct, frozen=True, tag="guest_scheduled"):
     written: dict[GroupName, tuple[Page, ...]]
 
 
+class GuestComputes(msgspec.Struct, frozen=True, tag="guest_computes"):
+    """The engine does not wait for the state of a prompt any more: it computes the prompt itself,
+    and goes on."""
+
+    key: Key
+
+
 class GuestFinished(msgspec.Struct, frozen=True, tag="guest_finished"):
     """The engine has ended a request. drawn: the token after the prompt; None if there is none.
     preempted: it has only taken its pages back, as they ran short"""
@@ -119,7 +126,7 @@ class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
     """The leader can be told what has changed on this rank."""
 
 
-GuestEvent = GuestAllocated | GuestScheduled | GuestFinished
+GuestEvent = GuestAllocated | GuestScheduled | GuestComputes | GuestFinished
 LeaderEvent = (
     GatewayConnected
     | PeerConnected
@@ -129,6 +136,7 @@ LeaderEvent = (
     | TimerDue
     | GuestAllocated
     | GuestScheduled
+    | GuestComputes
     | GuestFinished
 )
 FrontEvent = (

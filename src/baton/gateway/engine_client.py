@@ -7,6 +7,7 @@
 Both engines get the request at once, with the same sampling and the room in `kv_transfer_params`.
 Prefill draws one token, which its leader reports. Decode draws that token again before it goes on.
 Should the two differ (a near-tie), the epoch fails, and the next one goes on after prefill's token.
+A prefill engine whose leader has ended its part need not go on: decode may not need it any more.
 
 A guest registers before the HTTP server of its engine is up. What it says is kept back until then.
 """
@@ -26,6 +27,7 @@ from baton.core.messages import (
     Abort,
     AnyMessage,
     Drawn,
+    Ended,
     FailCode,
     Failed,
     FinishReason,
@@ -74,6 +76,7 @@ class EngineClient:
         self.answers: Callable[[Boot, Said], None] = lambda boot, message: None
         self._model = model
         self._urls: dict[Boot, str] = {}
+        self._prefill: set[Boot] = set()
         self._tasks: dict[tuple[Boot, Key], asyncio.Task[None]] = {}
         self._first: dict[Key, TokenId] = {}  # tokens that prefill drew, of open requests
         self._session: aiohttp.ClientSession | None = None
@@ -87,10 +90,14 @@ class EngineClient:
             case Register(manifest=manifest, url=url) if url is not None and manifest.guest:
                 if sender not in self._urls:
                     self._urls[sender], self._held[sender] = url, []
+                    if manifest.role == "prefill":
+                        self._prefill.add(sender)
                     start = asyncio.get_running_loop().create_task(self._start(sender, url))
                     self._starts[sender] = start
             case FirstToken(key=key, drawn=drawn) if self._is_open(key):
                 self._first[key] = drawn.token
+            case Ended(key=key) if sender in self._prefill:
+                self._cancel(sender, key)
             case _:
                 pass
         if sender not in self._held:
@@ -114,6 +121,7 @@ class EngineClient:
 
     def lost(self, boot: Boot) -> None:
         self._urls.pop(boot, None)
+        self._prefill.discard(boot)
         self._held.pop(boot, None)
         if (start := self._starts.pop(boot, None)) is not None:
             start.cancel()

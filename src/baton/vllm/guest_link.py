@@ -1,8 +1,8 @@
 """The link between vLLM's scheduler and the leader, which runs with rank 0: a pair of sockets on
 one machine.
 
-    scheduler ──GuestAllocated, GuestScheduled, GuestFinished──▶ leader
-              ◀──────────────TellEngine, Evict─────────────────┘
+    scheduler ──GuestAllocated, -Scheduled, -Computes, -Finished──▶ leader
+              ◀──────────────TellEngine, Evict────────────────────┘
 """
 
 import shutil

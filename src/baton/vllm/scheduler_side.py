@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from baton.core.effects import Evict, Notice, TellEngine
-from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
+from baton.core.events import (
+    GuestAllocated,
+    GuestComputes,
+    GuestEvent,
+    GuestFinished,
+    GuestScheduled,
+)
 from baton.core.ids import Key, Page, TokenId
 from baton.core.messages import Drawn
 from baton.vllm.guest_link import SchedulerEnd
@@ -95,6 +101,7 @@ class SchedulerSide:
         self._names: dict[Key, str] = {}
         self._said: dict[Key, Notice] = {}
         self._loading: set[Key] = set()
+        self._own: set[Key] = set()  # consumer: requests that vLLM computes without any load
         self._ended: set[Key] = set()  # requests that have ended and keep their pages
         self._begun: set[Key] = set()  # producer: requests of which the leader knows pages
         self._news = StepNotes()
@@ -122,7 +129,7 @@ class SchedulerSide:
             return 0, False
         self._hear()
         match self._said.get(key):
-            case Notice.MAY_LOAD:
+            case Notice.MAY_LOAD if key not in self._own:
                 return request.num_tokens - computed, True
             case None if self._clock() < self._asked.setdefault(key, self._clock()) + (
                 self._patience_s
@@ -132,13 +139,18 @@ class SchedulerSide:
                 return 0, False  # it cannot be loaded (any more): it is computed here
 
     def allocated(self, request: Any, pages: Sequence[int], tokens: int) -> None:
-        """A request has got its pages; `tokens` of it are to be loaded."""
+        """A request has got its pages; `tokens` of it are to be loaded. If none are, vLLM goes on
+        with what was loaded, or computes all of the prompt itself."""
         key = self._key(request)
-        if self._producer or key is None or not tokens or key in self._loading:
+        if self._producer or key is None or key in self._loading:
             return
-        self._loading.add(key)
-        hit = request.num_tokens - tokens
-        self._say(GuestAllocated(key, {FULL: tuple(map(Page, pages))}, hit, True))
+        if tokens:
+            self._loading.add(key)
+            hit = request.num_tokens - tokens
+            self._say(GuestAllocated(key, {FULL: tuple(map(Page, pages))}, hit, True))
+        elif key not in self._own and self._said.get(key) in (None, Notice.MAY_LOAD):
+            self._own.add(key)
+            self._say(GuestComputes(key))
 
     # ---- a step ---------------------------------------------------------------------------------
 
@@ -203,6 +215,7 @@ class SchedulerSide:
             self._keys.pop(name, None)
         self._said.pop(key, None)
         self._asked.pop(key, None)
+        self._own.discard(key)
         self._begun.discard(key)
         self._news.ended.append(key)
 
@@ -237,6 +250,8 @@ class SchedulerSide:
                 self._over(key)
             case Notice.FAILED if name is None:
                 self._said.pop(key, None)  # its request has gone, or never came
+            case Notice.MAY_LOAD if key in self._own:
+                self._say(GuestComputes(key))  # its ticket came later than that was said
             case Notice.MAY_LOAD | Notice.FAILED:
                 self._said[key] = notice
             case _:

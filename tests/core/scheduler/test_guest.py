@@ -320,6 +320,44 @@ def test_a_ticket_that_comes_too_late_fails_at_once_and_the_next_epoch_goes_on()
     assert world.at_rest
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("steps", range(13))
+def test_a_prompt_that_decode_computes_itself_ends_the_handoff_and_no_epoch(
+    steps: int, frozen: bool
+) -> None:
+    """Wherever prefill is with it by then. The answer takes longer than a room may wait."""
+    world = worlds(chunk=2)
+    prefill, decode = world.hosts[P], world.hosts[D]
+    prefill.frozen = frozen
+    world.submit(submit(1, PROMPT))
+    for _ in range(steps):
+        world.step()
+    decode.patient = False
+    while not world.tokens():
+        world.step()
+    decode.frozen = True
+    world.advance(40_000)
+    assert world.end() is None
+    assert not world.nodes[P].leader.worker.rooms, "prefill has no part in it any more"
+    decode.frozen = prefill.frozen = False
+    world.run()
+    assert failures(world) == []
+    assert world.tokens() == expected(PROMPT, 4)
+    assert isinstance(world.end(), Finish)
+    assert world.at_rest
+
+
+def test_a_client_that_leaves_while_decode_computes_the_prompt_leaves_nothing_behind() -> None:
+    world = worlds(chunk=2)
+    world.hosts[D].patient = False
+    world.submit(submit(1, PROMPT))
+    while not world.tokens():
+        world.step()
+    world.cancel(1)
+    world.run()
+    assert world.at_rest
+
+
 LATE = "its ticket came more than 1000 ms after the engine had begun with it"
 
 

@@ -1,6 +1,6 @@
 """What the guest roles share: rooms whose pages another engine gives out, and which it computes.
 
-    vLLM's scheduler ──GuestAllocated, GuestScheduled, GuestFinished──▶ leader
+    vLLM's scheduler ──GuestAllocated, -Scheduled, -Computes, -Finished──▶ leader
                      ◀──TellEngine: MAY_LOAD, LOADED, FAILED, RELEASED; Evict──┘
 
 The engine owns pages and admission. What is ours is the handoff: pairing, offers, fetches, seals,

@@ -22,7 +22,13 @@ from typing import Any
 
 from baton.core.agreement import RowOrder, unpack_sums
 from baton.core.effects import Evict, Notice
-from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
+from baton.core.events import (
+    GuestAllocated,
+    GuestComputes,
+    GuestEvent,
+    GuestFinished,
+    GuestScheduled,
+)
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import BlockIndex, GroupName, Key, Micros, Rank, TokenIndex
 from baton.core.marks import Mark
@@ -71,12 +77,15 @@ class GuestComputing(Stage[PrefillRoom]):
         }
 
     def guest(self, event: GuestEvent) -> None:
-        if isinstance(event, GuestScheduled):
-            self._ledger.sums.forget(event.written)
-            for key, positions in event.rows.items():
-                self._take(key, positions)
-        else:
-            self._take(event.key, event)
+        match event:
+            case GuestScheduled():
+                self._ledger.sums.forget(event.written)
+                for key, positions in event.rows.items():
+                    self._take(key, positions)
+            case GuestAllocated() | GuestFinished():
+                self._take(event.key, event)
+            case GuestComputes():
+                pass  # said by engines of decode
 
     def _take(self, key: Key, event: OneEvent) -> None:
         """Take what the engine has done with one request."""
