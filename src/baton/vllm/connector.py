@@ -13,9 +13,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
 )
 from vllm.distributed.parallel_state import get_tp_group
+from vllm.version import __version__ as vllm_version
 
 from baton.core.errors import ConfigError
-from baton.vllm.identity import weights_identity
+from baton.vllm.identity import computation, weights_identity
 from baton.vllm.layout import placement, require_one_group, state_table
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
@@ -78,7 +79,8 @@ class BatonConnector(KVConnectorBase_V1):
             raise ConfigError(f"a KV cache on {first.device} is not supported yet: only on CPUs")
         storage = first.untyped_storage()
         whole = torch.empty(0, dtype=torch.uint8, device=first.device).set_(storage)
-        cell = cell_name(first.device.type, cache)
+        how = computation(config.model_config, config.cache_config, vllm_version)
+        cell = f"{cell_name(first.device.type, cache)}; {how}"
         table = state_table(config, cache, cell=cell)
         tp, spec = (
             config.parallel_config.tensor_parallel_size,
