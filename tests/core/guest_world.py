@@ -11,10 +11,16 @@ from tests.core.build import KV, B, drawn, manifest, settings
 from tests.core.driven import Driven
 from tests.core.world import FakeEngine, Node, World, draw, row_bytes
 
-from baton.core.effects import Notice, TellEngine
-from baton.core.events import GatewayConnected, GuestAllocated, GuestFinished, GuestScheduled
+from baton.core.effects import Evict, GuestNews, Notice, TellEngine
+from baton.core.events import (
+    GatewayConnected,
+    GuestAllocated,
+    GuestComputes,
+    GuestFinished,
+    GuestScheduled,
+)
 from baton.core.ids import Boot, Key, Page, TokenIndex
-from baton.core.messages import Abort, FinishReason, Ticket, Tokens
+from baton.core.messages import Abort, Ended, FinishReason, Ticket, Tokens
 from baton.core.scheduler.leader import Leader
 from baton.core.work import BatchDone, RowDone
 
@@ -97,6 +103,9 @@ class Host:
         self.uses: dict[int, int] = {}  # requests that have a page
         self.cached: dict[tuple[int, ...], int] = {}  # prefix -> page
         self.requests: dict[Key, Request] = {}
+        self.frozen = False  # it does nothing
+        self.patient = True  # decode: whether it waits until it may load
+        self.obeys = True  # whether it takes pages out of its cache when it is told to
         self.computes = node.leader.worker.manifest.role == "prefill"
 
     @property
@@ -177,6 +186,22 @@ class Host:
             case _:
                 pass
 
+    def evict(self, pages: set[int]) -> None:
+        """Take pages out of the prefix cache."""
+        if self.obeys:
+            self.cached = {k: p for k, p in self.cached.items() if p not in pages}
+
+    def compute_alone(self, tokens: tuple[int, ...]) -> None:
+        """Compute whole blocks of a request that names no room, and keep them in the cache."""
+        pages = self.take(len(tokens) // B)
+        assert pages is not None, "tests give it enough"
+        self.say(GuestScheduled({}, {KV: tuple(map(Page, pages))}))
+        for position in range(len(pages) * B):
+            self.engine.write(np.array(pages), position, tokens[position])
+        for n, page in enumerate(pages):
+            self.cached[tuple(tokens[: (n + 1) * B])] = page
+        self.give(pages)
+
     def preempt(self) -> bool:
         """Take the pages of the youngest prompt that is being computed."""
         for request in reversed(self.requests.values()):
@@ -191,7 +216,7 @@ class Host:
     def step(self) -> bool:
         """One step of the engine; whether it did anything."""
         moved = False
-        for request in list(self.requests.values()):
+        for request in list(self.requests.values()) if not self.frozen else ():
             moved |= self.prefill(request) if self.computes else self.decode(request)
         return moved
 
@@ -209,11 +234,12 @@ class Host:
                 request.pages = []
                 return False
             return self.preempt()
-        before = [] if request.state == "computing" else list(request.pages)
+        first = request.state != "computing"
+        before = list(request.pages) if first else []
         request.pages += more
         request.state = "computing"
-        self.say(GuestAllocated(request.key, {KV: tuple(map(Page, before + more))}, hit))
-        self.say(GuestScheduled({request.key: (request.done, end)}))
+        self.say(GuestAllocated(request.key, {KV: tuple(map(Page, before + more))}, hit, first))
+        self.say(GuestScheduled({request.key: (request.done, end)}, {KV: tuple(map(Page, more))}))
         table = np.array(request.pages)
         for position in range(request.done, end):
             self.engine.write(table, position, request.tokens[position])
@@ -227,13 +253,25 @@ class Host:
             self.end(request, self.engine.draw(table, end, index))
         return True
 
+    def compute_itself(self, request: Request) -> bool:
+        """Decode has waited long enough for a prompt."""
+        pages = self.take(-(-(request.length + 1) // B))
+        assert pages is not None, "tests give it enough"
+        request.pages, request.state = pages, "running"
+        self.say(GuestComputes(request.key))
+        for position in range(request.length):
+            self.engine.write(np.array(pages), position, request.tokens[position])
+        return True
+
     def decode(self, request: Request) -> bool:
+        if request.state == "waiting" and not self.patient:
+            return self.compute_itself(request)
         if request.state == "waiting" and Notice.MAY_LOAD in request.told:
             pages = self.take(-(-(request.length + 1) // B))
             if pages is None:
                 return False
             request.pages, request.state = pages, "loading"
-            self.say(GuestAllocated(request.key, {KV: tuple(map(Page, pages))}, 0))
+            self.say(GuestAllocated(request.key, {KV: tuple(map(Page, pages))}, 0, True))
             return True
         if request.state != "running":
             return False
@@ -281,8 +319,12 @@ class GuestWorld(World):
             self.hosts.pop(Boot(boot), None)
         super().lose(boot, at=at)
 
-    def _tell(self, boot: Boot, told: TellEngine) -> None:
-        self.hosts[boot].hear(told)
+    def _tell(self, boot: Boot, told: GuestNews) -> None:
+        match told:
+            case TellEngine():
+                self.hosts[boot].hear(told)
+            case Evict():
+                self.hosts[boot].evict({int(p) for pages in told.pages.values() for p in pages})
 
     def _send(self, source: Boot, target: Boot, message: Any) -> None:
         if isinstance(message, Ticket) and target in self.hosts.keys() - self.begun.get(
@@ -292,6 +334,8 @@ class GuestWorld(World):
             self.hosts[target].begin(message)
         if target in self.hosts and isinstance(message, Abort):
             self.hosts[target].abort(message.key)
+        if isinstance(message, Ended) and source in self.hosts and self.hosts[source].computes:
+            self.hosts[source].abort(message.key)  # as the gateway's client of engines does
         super()._send(source, target, message)
 
     def step(self) -> bool:

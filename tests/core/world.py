@@ -15,7 +15,7 @@ from tests.core.build import KV, manifest, settings
 from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
-from baton.core.effects import Dial, HangUp, Issue, Send, TellEngine
+from baton.core.effects import Dial, Evict, GuestNews, HangUp, Issue, Send, TellEngine
 from baton.core.events import (
     GatewayConnected,
     MessageReceived,
@@ -403,12 +403,12 @@ class World:
                     node.leader.step(PeerConnected(effect.boot), self.now)
                 case HangUp():
                     pass
-                case TellEngine():
+                case TellEngine() | Evict():
                     self._tell(boot, effect)
         self._looks_right(node.leader)
         return moved
 
-    def _tell(self, boot: Boot, told: TellEngine) -> None:
+    def _tell(self, boot: Boot, told: GuestNews) -> None:
         raise AssertionError(f"worker {boot} is nobody's guest")
 
     @staticmethod

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from aiohttp import web
 from msgspec.structs import replace
 from tests.core.build import drawn, key, manifest, ticket
@@ -14,6 +15,7 @@ from baton.core.ids import Boot, TokenIndex
 from baton.core.messages import (
     Abort,
     Credits,
+    Ended,
     FailCode,
     Failed,
     FinishReason,
@@ -21,7 +23,7 @@ from baton.core.messages import (
     Register,
     Tokens,
 )
-from baton.gateway.engine_client import EngineClient
+from baton.gateway.engine_client import MAX_LINE, EngineClient, body_of
 
 P, D = Boot(2), Boot(3)
 
@@ -31,7 +33,8 @@ def chunk(ids: list[int], finish: str | None = None) -> dict[str, Any]:
 
 
 class Engine:
-    """An HTTP server with vLLM's endpoints. `script`: the events of its answers."""
+    """An HTTP server with vLLM's endpoints. `script`: the events of its answers; bytes as they are;
+    None: nothing more for ever."""
 
     def __init__(self, script: list[Any], *, up: bool = True, status: int = 200) -> None:
         self.script, self.up, self.status = script, up, status
@@ -67,7 +70,8 @@ class Engine:
             for event in self.script:
                 if event is None:
                     await asyncio.Event().wait()  # for ever
-                await reply.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                raw = event if isinstance(event, bytes) else json.dumps(event).encode()
+                await reply.write(b"data: " + raw + b"\n\n")
         except asyncio.CancelledError:
             self.left.set()
             raise
@@ -190,6 +194,41 @@ def test_an_answer_that_breaks_off_fails_the_epoch() -> None:
     play(Engine([chunk([7])]), scene)
 
 
+@pytest.mark.parametrize("boot", [P, D])
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b'{"choices": [', "no event"),
+        (b"\xff\xfe", "no event"),
+        (b"[1, 2]", "no event"),
+        (b'{"choices": [{"token_ids": ["a"]}]}', "no event"),
+        (b'{"choices": [{"token_ids": [-1]}]}', "no event"),
+        (b'{"choices": 5}', "no event"),
+        (b'{"error": {"message": "out of memory"}}', "out of memory"),
+        (b'{"choices": [], "padding": "' + b"x" * (3 * MAX_LINE) + b'"}', "bytes"),
+    ],
+)
+def test_what_is_no_answer_fails_the_epoch_at_once(boot: Boot, sent: bytes, said: str) -> None:
+    async def scene(wired: Wired, engine: Engine) -> None:
+        await up(wired, engine, boot)
+        wired.client.sent(boot, ticket())
+        _, failed = await wired.hear()
+        assert (failed.code, failed.retry) == (FailCode.COMPUTE_FAILED, True)
+        assert said in failed.detail
+        assert len(failed.detail) < 1000
+
+    play(Engine([sent, None]), scene)
+
+
+def test_a_salt_is_passed_on_and_a_priority_is_not() -> None:
+    plain, salted = ticket(), replace(ticket(), cache_salt="s", priority=3)
+    for prefill in (False, True):
+        assert body_of(salted, "m", prefill=prefill) == {
+            **body_of(plain, "m", prefill=prefill),
+            "cache_salt": "s",
+        }
+
+
 def test_two_first_tokens_that_differ_fail_the_epoch_before_a_client_sees_the_second() -> None:
     async def scene(wired: Wired, engine: Engine) -> None:
         await up(wired, engine, D)
@@ -211,6 +250,24 @@ def test_an_epoch_that_ends_takes_its_request_away_from_the_engine() -> None:
         assert wired.said.empty(), "nobody waits for more"
 
     play(Engine([chunk([7]), None]), scene)
+
+
+@pytest.mark.parametrize("boot", [P, D])
+def test_only_a_prefill_engine_stops_when_its_leader_has_ended_its_part(boot: Boot) -> None:
+    """What decode's leader says may be faster than the last tokens of the engine."""
+
+    async def scene(wired: Wired, engine: Engine) -> None:
+        await up(wired, engine, boot)
+        wired.client.sent(boot, ticket())
+        while not engine.bodies:
+            await asyncio.sleep(0.01)
+        wired.client.heard(boot, Ended(key()))
+        if boot == P:
+            await asyncio.wait_for(engine.left.wait(), 10)
+        else:
+            assert isinstance((await wired.hear())[1], Tokens)
+
+    play(Engine([chunk([7]), None] if boot == P else [chunk([7], "length")]), scene)
 
 
 def test_what_a_guest_says_waits_until_its_engine_is_up() -> None:

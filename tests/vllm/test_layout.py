@@ -23,13 +23,21 @@ class SlidingWindowSpec(Made):
     """Likewise."""
 
 
-def configs(layout, *, kind=FullAttentionSpec, groups=1, block_size=TOKENS, names=None):
+def configs(
+    layout,
+    *,
+    kind=FullAttentionSpec,
+    groups=1,
+    tensors=1,
+    block_size=TOKENS,
+    names=None,
+    dtype="torch.float32",
+    more=0,
+):
     """vLLM's configuration for one rank, and that of its cache."""
-    page = HEADS * block_size * CONTENT * ELEMENT
+    page = HEADS * block_size * CONTENT * ELEMENT + more
     names = names or [f"model.layers.{n}.self_attn.attn" for n in range(LAYERS)]
-    spec = kind(
-        block_size=block_size, num_kv_heads=HEADS, page_size_bytes=page, dtype="torch.float32"
-    )
+    spec = kind(block_size=block_size, num_kv_heads=HEADS, page_size_bytes=page, dtype=dtype)
     strides = {"L": (page * BLOCKS, page), "B": (page, page * LAYERS)}
     layer_stride, block_stride = strides[layout[0]]
     if layout == "BHLNC":
@@ -40,7 +48,8 @@ def configs(layout, *, kind=FullAttentionSpec, groups=1, block_size=TOKENS, name
         kv_cache_groups=[Made(layer_names=names, kv_cache_spec=spec)] * groups,
         kv_cache_tensors=[
             Made(layers=names, offset=64, layer_stride=layer_stride, block_stride=block_stride)
-        ],
+        ]
+        * tensors,
     )
     model = Made(get_total_num_hidden_layers=lambda: LAYERS, get_total_num_kv_heads=lambda: HEADS)
     return Made(model_config=model), cache
@@ -83,7 +92,10 @@ def test_how_many_ranges_a_block_is(layout, ranges) -> None:
         ({"layout": "LBNHC"}, "VLLM_KV_CACHE_LAYOUT to one of BHLNC"),
         ({"block_size": 24}, "--block-size 24 is not a multiple of 16"),
         ({"kind": SlidingWindowSpec}, "SlidingWindowSpec is not supported"),
-        ({"groups": 2}, "--disable-hybrid-kv-cache-manager"),
+        ({"groups": 2}, "2 groups .*--disable-hybrid-kv-cache-manager.*without --kv-transfer"),
+        ({"tensors": 2}, "2 shapes.*leave out --speculative-config"),
+        ({"dtype": "torch.int4"}, "torch.int4 is not supported, only of float32.*--kv-cache-dtype"),
+        ({"more": 4}, "a page of 1028 bytes is not made of equal rows.*--kv-cache-dtype auto"),
         ({"names": ["model.attn"]}, "has no number"),
     ],
 )

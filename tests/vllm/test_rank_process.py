@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from tests.core.build import table
 
-from baton.core.errors import ConfigError
+from baton.core.errors import Bug, ConfigError
 from baton.core.memory.state import Placement
+from baton.core.work import DigestOrder
+from baton.vllm.names import FULL
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.settings import settings_of
 
@@ -81,7 +83,7 @@ def test_a_pump_that_runs_is_alive_until_it_is_closed(rank: RankProcess) -> None
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(ConfigError("no way"), "no way"), (AssertionError("a bug"), "its thread raised")],
+    [(ConfigError("no way"), "no way"), (AssertionError("why"), r"raised AssertionError: why")],
 )
 def test_a_pump_that_has_ended_is_noticed_at_vllms_next_step(
     rank: RankProcess, error: Exception, said: str
@@ -93,6 +95,20 @@ def test_a_pump_that_has_ended_is_noticed_at_vllms_next_step(
     rank.start()
     rank._thread.join(10)
     with pytest.raises(ConfigError, match=said):
+        rank.require_alive()
+
+
+@pytest.mark.parametrize("error", [Bug("a row of 7 bytes"), IndexError("a row of 7 bytes")])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_seal_that_raises_ends_the_pump(rank: RankProcess, error: Exception) -> None:
+    def raises(*_: object) -> None:
+        raise error
+
+    rank.engine._sums = raises
+    rank.start()
+    rank.engine.digest(DigestOrder(1, FULL, np.array([0]), np.array([0])))
+    rank._thread.join(10)
+    with pytest.raises(ConfigError, match="a row of 7 bytes"):
         rank.require_alive()
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace as Made
 import pytest
 from tests.core.build import drawn, key
 
-from baton.core.effects import Notice, TellEngine
-from baton.core.events import GuestAllocated, GuestFinished, GuestScheduled
+from baton.core.effects import Evict, Notice, TellEngine
+from baton.core.events import GuestAllocated, GuestComputes, GuestFinished, GuestScheduled
 from baton.core.ids import Page
 from baton.vllm.guest_link import LeaderEnd
 from baton.vllm.names import FULL, key_of
@@ -45,15 +45,20 @@ class Pair:
 
     def __init__(self, *, producer: bool) -> None:
         self.leader, self.now = LeaderEnd(), 0.0
-        self.side = SchedulerSide(producer=producer, patience_s=5.0, clock=lambda: self.now)
+        self.side = SchedulerSide(
+            producer=producer, block_tokens=32, patience_s=5.0, clock=lambda: self.now
+        )
         self.side.connect(self.leader.address)
 
     def heard(self, count: int) -> list:
-        """So many events of the leader."""
+        """What the leader has heard since the last call: so many events."""
+        last = GuestFinished(key(98), None)  # what was said in order has come when the last has
+        self.side._say(last)
         found, until = [], time.monotonic() + 10
-        while len(found) < count and time.monotonic() < until:
+        while last not in found and time.monotonic() < until:
             found += self.leader.events()
-        assert not self.leader.events()
+        assert found.pop() == last
+        assert len(found) == count
         return found
 
     def tell(self, notice: Notice, number: int = 1) -> StepNotes:
@@ -94,10 +99,10 @@ def test_chunks_of_a_prompt_are_said_with_the_pages_they_got(prefill: Pair) -> N
     second = prefill.side.step(scheduled(old=[("r", [7], 62)], tokens={"r": 38}))
     assert second.computed == {key(): 100}
     assert prefill.heard(4) == [
-        GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 32),
-        GuestScheduled({key(): (32, 62)}),
-        GuestAllocated(key(), {FULL: (Page(7),)}, 62),
-        GuestScheduled({key(): (62, 100)}),
+        GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 32, True),
+        GuestScheduled({key(): (32, 62)}, {FULL: (Page(5),)}),
+        GuestAllocated(key(), {FULL: (Page(7),)}, 62, False),
+        GuestScheduled({key(): (62, 100)}, {FULL: (Page(7),)}),
     ]
 
 
@@ -122,7 +127,10 @@ def test_a_prompt_that_vllm_preempts_is_over_and_says_nothing_more(prefill: Pair
     prefill.side.step(scheduled(old=[("r", [9], 0)], tokens={"r": 10}, resumed=["r"]))
     prefill.side.step(scheduled(old=[("r", None, 10)], tokens={"r": 10}))
     assert prefill.side.finished(request(said=[77])), "its pages stay until the leader answers"
-    assert prefill.heard(1) == [GuestFinished(key(), drawn(77))]
+    assert prefill.heard(2) == [
+        GuestScheduled({}, {FULL: (Page(9),)}),
+        GuestFinished(key(), drawn(77)),
+    ]
     assert prefill.tell(Notice.RELEASED).released == ["r"]
 
 
@@ -133,12 +141,32 @@ def test_decode_waits_until_it_may_load(decode: Pair) -> None:
     decode.side.allocated(request(), [1, 2, 3, 4], 68)
     decode.side.allocated(request(), [1, 2, 3, 4, 5], 0)  # vLLM says it again after the load
     assert decode.heard(1) == [
-        GuestAllocated(key(), {FULL: (Page(1), Page(2), Page(3), Page(4))}, 32)
+        GuestAllocated(key(), {FULL: (Page(1), Page(2), Page(3), Page(4))}, 32, True)
     ]
     notes = decode.tell(Notice.LOADED)
     assert (notes.loaded, notes.failed) == (["r"], [])
     assert not decode.side.finished(request())
     assert decode.heard(1) == [GuestFinished(key(), None)]
+
+
+def test_a_request_that_vllm_preempts_after_its_load_is_computed_here(decode: Pair) -> None:
+    """vLLM resets what is computed to what its own cache has, and asks again: also about tokens
+    that it has generated meanwhile. It does so each time that the request gets pages."""
+    decode.side.matched(request(), 0)
+    decode.tell(Notice.MAY_LOAD)
+    decode.side.allocated(request(), [1, 2], 100)
+    decode.heard(1)
+    assert decode.tell(Notice.LOADED).loaded == ["r"]
+    for longer in (103, 140):
+        decode.side.step(scheduled(preempted=["r"]))
+        resumed = request(tokens=longer)
+        assert decode.side.matched(resumed, 32) == (0, False)
+        decode.side.allocated(resumed, [5, 6, 7], 0)
+        decode.side.step(scheduled(old=[("r", [5, 6, 7], 32)], tokens={"r": 71}, resumed=["r"]))
+    decode.heard(0)
+    assert not decode.side.finished(request())
+    assert decode.heard(1) == [GuestFinished(key(), None)]
+    assert decode.side._said == {}
 
 
 def test_a_load_that_fails_is_said_once_and_then_computed_here(decode: Pair) -> None:
@@ -170,15 +198,55 @@ def test_a_request_that_nobody_hands_over_does_not_wait_for_ever(decode: Pair) -
     decode.now = 4.9
     assert decode.side.matched(request(), 0) == (None, False)
     decode.now = 5.0
+    for _ in range(2):  # vLLM asks again while it has no pages for it
+        assert decode.side.matched(request(), 0) == (0, False)
+    decode.heard(0)
+    for _ in range(2):  # again after it was preempted
+        decode.side.allocated(request(), [1], 0)
+        assert decode.side.matched(request(), 0) == (0, False)
+    assert decode.heard(1) == [GuestComputes(key())]
+    decode.tell(Notice.MAY_LOAD)
+    assert decode.heard(1) == [GuestComputes(key())], "the leader did not know it before"
     assert decode.side.matched(request(), 0) == (0, False)
+    assert not decode.side.finished(request())
+    assert decode.heard(1) == [GuestFinished(key(), None)]
+    assert decode.side._own == set()
 
 
-def test_requests_without_a_room_are_none_of_ours(prefill: Pair, decode: Pair) -> None:
+def test_a_request_that_vllm_will_not_load_is_computed_here_as_its_leader_learns(
+    decode: Pair,
+) -> None:
+    """vLLM loads nothing for a request that skips its prefix cache."""
+    decode.side.matched(request(), 0)
+    decode.tell(Notice.MAY_LOAD)
+    assert decode.side.matched(request(), 0) == (100, True)
+    decode.side.allocated(request(), [1], 0)
+    assert decode.heard(1) == [GuestComputes(key())]
+
+
+def test_requests_without_a_room_are_none_of_ours_but_for_what_they_write(
+    prefill: Pair, decode: Pair
+) -> None:
     for pair in (prefill, decode):
         assert pair.side.matched(request(params=None), 0) == (0, False)
         assert not pair.side.finished(request(params=None))
-        pair.side.step(scheduled(new=[("r", [4], 0)], tokens={"r": 10}))
-        assert pair.leader.events() == []
+    prefill.side.step(scheduled(new=[("r", [3, 4], 32)], tokens={"r": 10}))
+    prefill.side.step(scheduled(old=[("r", [5], 62)], tokens={"r": 10}))
+    prefill.side.step(scheduled(old=[("r", [3, 8, 9], 32)], tokens={"r": 10}, resumed=["r"]))
+    prefill.side.step(scheduled(old=[("r", None, 62)], tokens={"r": 10}))
+    assert prefill.heard(3) == [
+        GuestScheduled({}, {FULL: written}) for written in ((4,), (5,), (8, 9))
+    ]
+    decode.side.step(scheduled(new=[("r", [4], 0)], tokens={"r": 10}))
+    decode.heard(0)
+
+
+def test_damaged_pages_leave_vllms_prefix_cache(prefill: Pair) -> None:
+    evicted: list[set[int]] = []
+    prefill.side.evicts(evicted.append)
+    prefill.leader.tell(Evict({FULL: (Page(3), Page(7))}))
+    prefill.tell(Notice.RELEASED)
+    assert evicted == [{3, 7}]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from baton.core.agreement import StepPlan
-from baton.core.ids import Boot, Key
+from baton.core.ids import Boot, GroupName, Key, Page
 from baton.core.messages import AnyMessage
 
 
@@ -59,4 +59,12 @@ class TellEngine(msgspec.Struct, frozen=True, tag="tell_engine"):
     notice: Notice
 
 
-Effect = Send | Issue | Dial | HangUp | GiveUp | TellEngine
+class Evict(msgspec.Struct, frozen=True, tag="evict"):
+    """Tell the engine that this worker is a guest of: its prefix cache must not hand out these
+    pages any more, because their state is damaged."""
+
+    pages: dict[GroupName, tuple[Page, ...]]
+
+
+GuestNews = TellEngine | Evict
+Effect = Send | Issue | Dial | HangUp | GiveUp | TellEngine | Evict

@@ -65,17 +65,34 @@ class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
 
 class GuestAllocated(msgspec.Struct, frozen=True, tag="guest_allocated"):
     """The engine that this worker is a guest of has given pages to a request, after those that it
-    has already. hit: positions whose state the engine had cached, in whole blocks"""
+    has already.
+
+    hit: positions whose state the engine had cached, in whole blocks
+    first: these are the first pages of the request
+    """
 
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     hit: int
+    first: bool
 
 
 class GuestScheduled(msgspec.Struct, frozen=True, tag="guest_scheduled"):
-    """The engine's next step computes prompts: by request, positions [start, end)."""
+    """The engine's next step computes prompts: by request, positions [start, end).
+
+    written: the pages that this step is the first to compute into since they were given out,
+        also for requests that this worker knows nothing of
+    """
 
     rows: dict[Key, tuple[int, int]]
+    written: dict[GroupName, tuple[Page, ...]]
+
+
+class GuestComputes(msgspec.Struct, frozen=True, tag="guest_computes"):
+    """The engine does not wait for the state of a prompt any more: it computes the prompt itself,
+    and goes on."""
+
+    key: Key
 
 
 class GuestFinished(msgspec.Struct, frozen=True, tag="guest_finished"):
@@ -118,7 +135,7 @@ class ReportDue(msgspec.Struct, frozen=True, tag="report_due"):
     """The leader can be told what has changed on this rank."""
 
 
-GuestEvent = GuestAllocated | GuestScheduled | GuestFinished
+GuestEvent = GuestAllocated | GuestScheduled | GuestComputes | GuestFinished
 LeaderEvent = (
     GatewayConnected
     | PeerConnected
@@ -128,6 +145,7 @@ LeaderEvent = (
     | TimerDue
     | GuestAllocated
     | GuestScheduled
+    | GuestComputes
     | GuestFinished
 )
 FrontEvent = (

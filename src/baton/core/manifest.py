@@ -88,7 +88,8 @@ MUST_AGREE: Mapping[str, str] = MappingProxyType(
         "weights": "start both from the same checkpoint and with the same --max-model-len; a "
         "GGUF file, or another copy that was "
         "converted, holds other weights",
-        "table": "start both from the same checkpoint",
+        "table": "start both from the same checkpoint; engines of vLLM also with the same version, "
+        "--quantization, --kv-cache-dtype and --hf-overrides",
         "seal": "start both with the same --seal",
     }
 )

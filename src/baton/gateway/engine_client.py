@@ -7,6 +7,7 @@
 Both engines get the request at once, with the same sampling and the room in `kv_transfer_params`.
 Prefill draws one token, which its leader reports. Decode draws that token again before it goes on.
 Should the two differ (a near-tie), the epoch fails, and the next one goes on after prefill's token.
+A prefill engine whose leader has ended its part need not go on: decode may not need it any more.
 
 A guest registers before the HTTP server of its engine is up. What it says is kept back until then.
 """
@@ -14,7 +15,7 @@ A guest registers before the HTTP server of its engine is up. What it says is ke
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
@@ -26,6 +27,7 @@ from baton.core.messages import (
     Abort,
     AnyMessage,
     Drawn,
+    Ended,
     FailCode,
     Failed,
     FinishReason,
@@ -41,11 +43,26 @@ FINISH: Mapping[str, FinishReason] = MappingProxyType(
 )
 SEED_BITS = 63
 MAX_LINE = 1 << 20
+MAX_REFUSAL = 500  # bytes of an engine's refusal that are told
 LOOK_S = 0.25  # between two looks whether an engine is up
 
 
 class EngineFault(Exception):
     """An engine did not answer as it should."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What one event says of the answer, as far as it is looked at."""
+
+    token_ids: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] | None = None
+    finish_reason: str | None = None
+
+
+class AnswerEvent(msgspec.Struct, frozen=True):
+    """One event of an answer of vLLM's /v1/completions."""
+
+    choices: tuple[Choice, ...] = ()
+    error: Any = None
 
 
 class EngineClient:
@@ -59,6 +76,7 @@ class EngineClient:
         self.answers: Callable[[Boot, Said], None] = lambda boot, message: None
         self._model = model
         self._urls: dict[Boot, str] = {}
+        self._prefill: set[Boot] = set()
         self._tasks: dict[tuple[Boot, Key], asyncio.Task[None]] = {}
         self._first: dict[Key, TokenId] = {}  # tokens that prefill drew, of open requests
         self._session: aiohttp.ClientSession | None = None
@@ -72,10 +90,14 @@ class EngineClient:
             case Register(manifest=manifest, url=url) if url is not None and manifest.guest:
                 if sender not in self._urls:
                     self._urls[sender], self._held[sender] = url, []
+                    if manifest.role == "prefill":
+                        self._prefill.add(sender)
                     start = asyncio.get_running_loop().create_task(self._start(sender, url))
                     self._starts[sender] = start
             case FirstToken(key=key, drawn=drawn) if self._is_open(key):
                 self._first[key] = drawn.token
+            case Ended(key=key) if sender in self._prefill:
+                self._cancel(sender, key)
             case _:
                 pass
         if sender not in self._held:
@@ -99,6 +121,7 @@ class EngineClient:
 
     def lost(self, boot: Boot) -> None:
         self._urls.pop(boot, None)
+        self._prefill.discard(boot)
         self._held.pop(boot, None)
         if (start := self._starts.pop(boot, None)) is not None:
             start.cancel()
@@ -145,9 +168,7 @@ class EngineClient:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None), read_bufsize=MAX_LINE
-            )
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         return self._session
 
     # ---- one request ----------------------------------------------------------------------------
@@ -168,9 +189,9 @@ class EngineClient:
     async def _generate(self, boot: Boot, ticket: Ticket) -> None:
         key, at, finish = ticket.key, len(ticket.said), None
         async for event in self._events(boot, body_of(ticket, self._model, prefill=False)):
-            for choice in event.get("choices", ()):
-                drawn = tuple(Drawn(TokenId(t), None, ()) for t in choice.get("token_ids") or ())
-                finish = FINISH.get(choice.get("finish_reason"))
+            for choice in event.choices:
+                drawn = tuple(Drawn(TokenId(t), None, ()) for t in choice.token_ids or ())
+                finish = FINISH.get(choice.finish_reason or "")
                 first = self._first.get(key)
                 if drawn and at == len(ticket.said) and first not in (None, drawn[0].token):
                     why = f"decode drew token {drawn[0].token} first, and prefill {first}"
@@ -182,7 +203,7 @@ class EngineClient:
         if finish is None:
             raise EngineFault("its answer ended before the request did")
 
-    async def _events(self, boot: Boot, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, boot: Boot, body: Mapping[str, Any]) -> AsyncIterator[AnswerEvent]:
         """Yield the events of one answer.
 
         Raises:
@@ -191,14 +212,43 @@ class EngineClient:
         url = f"{self._urls[boot]}/v1/completions"
         async with self._http().post(url, json=body) as reply:
             if reply.status != 200:
-                raise EngineFault(f"HTTP {reply.status}: {(await reply.text())[:500]}")
-            async for line in reply.content:
+                said = (await reply.content.read(MAX_REFUSAL)).decode(errors="replace")
+                raise EngineFault(f"HTTP {reply.status}: {said}")
+            async for line in _lines(reply.content):
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
-                event = msgspec.json.decode(line[6:])
-                if not isinstance(event, dict) or "error" in event:
-                    raise EngineFault(str(event)[:500])
+                event = _event(line[6:])
+                if event.error is not None:
+                    raise EngineFault(str(event.error)[:MAX_REFUSAL])
                 yield event
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of an answer.
+
+    Raises:
+        EngineFault: one is too long
+    """
+    rest = b""
+    async for more in content.iter_any():
+        *lines, rest = (rest + more).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise EngineFault(f"it sent a line of more than {MAX_LINE} bytes")
+        for line in lines:
+            yield line
+
+
+def _event(raw: bytes) -> AnswerEvent:
+    """Decode one event.
+
+    Raises:
+        EngineFault: it is something else
+    """
+    try:
+        return msgspec.json.decode(raw, type=AnswerEvent)
+    except msgspec.DecodeError as error:
+        begin = raw[:80].decode(errors="replace").strip()
+        raise EngineFault(f"it sent {begin!r}, which is no event: {error}") from error
 
 
 def unsupported(ticket: Ticket) -> str:
@@ -213,7 +263,11 @@ def unsupported(ticket: Ticket) -> str:
 
 
 def body_of(ticket: Ticket, model: str, *, prefill: bool) -> dict[str, Any]:
-    """Return the body of a request to vLLM's /v1/completions."""
+    """Return the body of a request to vLLM's /v1/completions.
+
+    The priority is left out: requests wait for it at the gateway, and an engine without priority
+    scheduling, which is the default, refuses any other than 0.
+    """
     sampling, limits = ticket.sampling, ticket.limits
     left = limits.max_tokens - len(ticket.said)
     body: dict[str, Any] = {
@@ -233,6 +287,8 @@ def body_of(ticket: Ticket, model: str, *, prefill: bool) -> dict[str, Any]:
         "return_token_ids": True,
         "kv_transfer_params": {"room": ticket.key.room, "epoch": ticket.key.epoch},
     }
+    if ticket.cache_salt:
+        body["cache_salt"] = ticket.cache_salt
     if (shaping := sampling.shaping) is not None:
         body |= {
             "repetition_penalty": shaping.repetition_penalty,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import structlog
 
 from baton.core.agreement import Report
-from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send, TellEngine
+from baton.core.effects import Dial, Effect, Evict, GiveUp, HangUp, Issue, Send, TellEngine
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
 from baton.core.events import (
     Core,
@@ -192,7 +192,7 @@ class WorkerPump:
                 link = self._peer_links.pop(effect.boot, None)
                 if link is not None:
                     self._lines.hang_up(link)
-            case TellEngine():
+            case TellEngine() | Evict():
                 assert self._guest is not None, "only guests have somebody to tell"
                 self._guest.tell(effect)
             case GiveUp():

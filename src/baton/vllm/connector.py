@@ -13,9 +13,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
 )
 from vllm.distributed.parallel_state import get_tp_group
+from vllm.version import __version__ as vllm_version
 
 from baton.core.errors import ConfigError
-from baton.vllm.identity import weights_identity
+from baton.vllm.identity import computation, weights_identity
 from baton.vllm.layout import placement, require_one_group, state_table
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
@@ -50,11 +51,13 @@ class BatonConnector(KVConnectorBase_V1):
                 "kv_consumer (decode)"
             )
         require_tensor_parallel(vllm_config.parallel_config)
-        require_one_group(kv_cache_config)
+        group = require_one_group(kv_cache_config)
         self._settings = settings_of(said.kv_connector_extra_config)
         self._serves = ROLES[said.kv_role]
         self._scheduler = SchedulerSide(
-            producer=self._serves == "prefill", patience_s=self._settings.handoff_timeout_s
+            producer=self._serves == "prefill",
+            block_tokens=group.kv_cache_spec.block_size,
+            patience_s=self._settings.handoff_timeout_s,
         )
         self._rank: RankProcess | None = None
         self._decoder = msgspec.msgpack.Decoder(StepNotes)
@@ -76,7 +79,8 @@ class BatonConnector(KVConnectorBase_V1):
             raise ConfigError(f"a KV cache on {first.device} is not supported yet: only on CPUs")
         storage = first.untyped_storage()
         whole = torch.empty(0, dtype=torch.uint8, device=first.device).set_(storage)
-        cell = cell_name(first.device.type, cache)
+        how = computation(config.model_config, config.cache_config, vllm_version)
+        cell = f"{cell_name(first.device.type, cache)}; {how}"
         table = state_table(config, cache, cell=cell)
         tp, spec = (
             config.parallel_config.tensor_parallel_size,
@@ -153,6 +157,11 @@ class BatonConnector(KVConnectorBase_V1):
         first = metadata[0]
         assert isinstance(first, BatonHandshake)
         self._scheduler.connect(first.address)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Take vLLM's prefix cache, from which damaged pages are taken out."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._scheduler.evicts(kv_cache_manager.evict_blocks)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int

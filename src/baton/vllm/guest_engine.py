@@ -56,7 +56,7 @@ class GuestEngine:
         self._batches: deque[Batch] = deque()
         self._digests: deque[DigestOrder] = deque()
         self._computed: dict[Key, int] = {}  # positions, as vLLM says
-        self._ends: list[Done] = []
+        self._ends: list[Done | BaseException] = []
         self._done = dict.fromkeys((WorkKind.STEP, WorkKind.DIGEST), 0)
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="baton-seal", daemon=True)
@@ -103,7 +103,12 @@ class GuestEngine:
     def poll(self) -> list[Done]:
         with self._change:
             ends, self._ends = self._ends, []
-        return ends
+        found: list[Done] = []
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+            found.append(end)
+        return found
 
     def constrain(self, key: Key, grammar: Grammar) -> None:
         raise Bug("vLLM draws tokens, so no leader of a guest orders this")
@@ -123,13 +128,19 @@ class GuestEngine:
     # ---- the sealing thread ---------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            kind = WorkKind.STEP if isinstance(job, Batch) else WorkKind.DIGEST
-            end = self._seal(job) if isinstance(job, Batch) else self._hash(job)
-            with self._change:
-                self._ends.append(end)
+        try:
+            while (job := self._next()) is not None:
+                kind = WorkKind.STEP if isinstance(job, Batch) else WorkKind.DIGEST
+                self._end(self._seal(job) if isinstance(job, Batch) else self._hash(job), kind)
+        except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
+            self._end(error)
+
+    def _end(self, end: Done | BaseException, *kinds: WorkKind) -> None:
+        with self._change:
+            self._ends.append(end)
+            for kind in kinds:
                 self._done[kind] += 1
-            self._wake()
+        self._wake()
 
     def _next(self) -> Batch | DigestOrder | None:
         """Return the next thing to hash; None when closed."""

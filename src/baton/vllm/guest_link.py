@@ -1,8 +1,8 @@
 """The link between vLLM's scheduler and the leader, which runs with rank 0: a pair of sockets on
 one machine.
 
-    scheduler ──GuestAllocated, GuestScheduled, GuestFinished──▶ leader
-              ◀──────────────────TellEngine────────────────────┘
+    scheduler ──GuestAllocated, -Scheduled, -Computes, -Finished──▶ leader
+              ◀──────────────TellEngine, Evict────────────────────┘
 """
 
 import shutil
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 import zmq
 
-from baton.core.effects import TellEngine
+from baton.core.effects import GuestNews
 from baton.core.events import GuestEvent
 
 In = TypeVar("In")
@@ -57,7 +57,7 @@ class _End(Generic[In, Out]):
         self._context.destroy(linger=0)
 
 
-class LeaderEnd(_End[GuestEvent, TellEngine]):
+class LeaderEnd(_End[GuestEvent, GuestNews]):
     """Implements ports.guest.GuestLink."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class LeaderEnd(_End[GuestEvent, TellEngine]):
     def events(self) -> list[GuestEvent]:
         return self._receive()
 
-    def tell(self, notice: TellEngine) -> None:
-        self._send(notice)
+    def tell(self, news: GuestNews) -> None:
+        self._send(news)
 
     def fileno(self) -> int:
         return int(self._socket.getsockopt(zmq.FD))
@@ -81,17 +81,17 @@ class LeaderEnd(_End[GuestEvent, TellEngine]):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class SchedulerEnd(_End[TellEngine, GuestEvent]):
+class SchedulerEnd(_End[GuestNews, GuestEvent]):
     """The scheduler's end."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(TellEngine)
+        super().__init__(GuestNews)  # type: ignore[arg-type]
         self._socket.connect(address)
 
     def say(self, event: GuestEvent) -> None:
         """Tell the leader what the engine has done."""
         self._send(event)
 
-    def notices(self) -> list[TellEngine]:
+    def news(self) -> list[GuestNews]:
         """Return what the leader has said since the last call."""
         return self._receive()

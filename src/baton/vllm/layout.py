@@ -49,10 +49,18 @@ def require_one_group(kv_cache_config: Any) -> Any:
     """
     groups = kv_cache_config.kv_cache_groups
     kinds = sorted({type(g.kv_cache_spec).__name__ for g in groups})
-    if len(groups) != 1 or len(kv_cache_config.kv_cache_tensors) != 1:
+    if len(groups) != 1:
         raise ConfigError(
             f"this model has {len(groups)} groups of KV caches ({', '.join(kinds)}), and the "
-            "connector supports one; --disable-hybrid-kv-cache-manager makes one of them"
+            "connector supports one. --disable-hybrid-kv-cache-manager makes one of full and "
+            "sliding-window attention; serve a model with state of another kind by one engine, "
+            "without --kv-transfer-config"
+        )
+    if (tensors := len(kv_cache_config.kv_cache_tensors)) != 1:
+        raise ConfigError(
+            f"the KV caches of this model's layers have {tensors} shapes, and the connector "
+            "supports one; if the layers of a draft model are the reason, leave out "
+            "--speculative-config"
         )
     if kinds[0] not in ATTENTION:
         raise ConfigError(f"a KV cache of kind {kinds[0]} is not supported")
@@ -76,15 +84,31 @@ def state_table(vllm_config: Any, kv_cache_config: Any, *, cell: str) -> StateTa
     if spec.block_size % BLOCK:
         raise ConfigError(f"--block-size {spec.block_size} is not a multiple of {BLOCK}")
     heads = _total_heads(vllm_config, spec)
-    row = spec.page_size_bytes // (spec.block_size * spec.num_kv_heads)
-    dtype = DTYPES[str(spec.dtype)]
+    dtype = _dtype_of(spec)
+    row, rest = divmod(spec.page_size_bytes, spec.block_size * spec.num_kv_heads * dtype.size)
+    if rest:
+        raise ConfigError(
+            f"a page of {spec.page_size_bytes} bytes is not made of equal rows for "
+            f"{spec.block_size} tokens and {spec.num_kv_heads} heads; --kv-cache-dtype auto makes "
+            "such a page"
+        )
     layers = tuple(sorted(layer_index(name) for name in group.layer_names))
     return StateTable(
         num_layers=vllm_config.model_config.get_total_num_hidden_layers(),
         block_tokens=spec.block_size,
         groups=(Group(FULL, Unit.PAGE, Full()),),
-        specs=(StateSpec(SPEC, FULL, layers, (cell,), heads, row // dtype.size, dtype),),
+        specs=(StateSpec(SPEC, FULL, layers, (cell,), heads, row, dtype),),
     )
+
+
+def _dtype_of(spec: Any) -> DType:
+    if (found := DTYPES.get(str(spec.dtype))) is None:
+        known = ", ".join(name.removeprefix("torch.") for name in DTYPES)
+        raise ConfigError(
+            f"a KV cache of {spec.dtype} is not supported, only of {known}; choose one of them "
+            "with --kv-cache-dtype"
+        )
+    return found
 
 
 def placement(

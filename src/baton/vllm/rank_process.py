@@ -295,7 +295,7 @@ class RankProcess:
         assert self._pump is not None, "join comes first"
         link = (self.link.fileno(),) if self.link is not None else ()
         sources = (self._control.fileno(), self._wake.fileno(), *link)
-        why = "its thread raised, and the log has the traceback"
+        why = "its thread has ended"
         try:
             while not self._stopped:
                 sleep_until(sources, self._pump.turn())
@@ -303,6 +303,9 @@ class RankProcess:
         except BatonError as error:
             why = str(error)
             log.critical("baton_pump_ended", why=why)
+        except BaseException as error:
+            why = f"its thread raised {type(error).__name__}: {error}"
+            raise
         finally:
             # vLLM's next step must not wait for a pump that has ended in any way
             self._failed = "" if self._stopped else why

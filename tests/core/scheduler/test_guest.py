@@ -1,16 +1,18 @@
 """Guest roles: another engine gives out pages and computes; what is handed over is what it has
 computed, and nothing stays behind."""
 
+import numpy as np
 import pytest
-from tests.core.build import KV, key, submit, ticket
+from tests.core.build import KV, B, key, submit, ticket
 from tests.core.guest_world import GuestWorld
 from tests.core.world import expected
 
 from baton.core.door import Fail, Finish
 from baton.core.effects import Notice, TellEngine
-from baton.core.events import GuestAllocated
+from baton.core.events import GuestAllocated, GuestScheduled, MessageReceived
 from baton.core.ids import Boot, Page
-from baton.core.messages import Failed, Offer, Ticket
+from baton.core.messages import FailCode, Failed, Offer, Ticket
+from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.work import ReadOutcome
 
 P, D = Boot(2), Boot(3)
@@ -61,6 +63,106 @@ def test_what_the_engine_had_cached_is_sealed_and_offered_too() -> None:
         m for _, _, m in world.log if isinstance(m, Offer) and m.key.room == key(2).room and m.runs
     ]
     assert (second[0].runs[KV].start, second[0].runs[KV].end) == (0, 3)
+    assert world.at_rest
+
+
+def rot(world: GuestWorld, prompt: tuple[int, ...]) -> int:
+    """A bit of a page in prefill's memory changes, the last one of this beginning."""
+    host = world.hosts[P]
+    page = host.cached[prompt]
+    host.engine.pool[host.engine._at(np.array([page]), 1, 0, 1, 2)][3] ^= 4
+    return page
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_cached_page_that_rots_is_computed_again(first: int) -> None:
+    world = worlds(chunk=4)
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rotten = rot(world, PROMPT[: first * B])
+    world.submit(submit(2, PROMPT))
+    world.run()
+    assert failures(world) == [
+        f"blocks [{first - 1}] of group full, which the engine had cached, changed in prefill's "
+        "own memory"
+    ]
+    assert world.tokens(2) == expected(PROMPT, 4)
+    assert rotten not in world.hosts[P].cached.values()
+    assert world.at_rest
+
+
+def test_a_rotten_page_that_the_engine_goes_on_using_never_becomes_a_token() -> None:
+    """The retries hit the same page, and each of them fails."""
+    world = worlds(chunk=64)
+    world.hosts[P].obeys = False
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    for number in (2, 3):
+        world.submit(submit(number, PROMPT))
+        world.run()
+        assert world.tokens(number) == []
+        end = world.end(number)
+        assert isinstance(end, Fail)
+        assert (end.code, "changed in prefill's own memory" in end.detail) == (
+            FailCode.HANDOFF_FAILED,
+            True,
+        )
+    other = tuple(range(60, 71))
+    world.submit(submit(4, other))
+    world.run()
+    assert world.tokens(4) == expected(other, 4)
+    assert world.at_rest
+
+
+def test_a_page_that_rots_after_its_seal_is_not_served_to_the_retry() -> None:
+    world = worlds(chunk=4)
+    world.hosts[P].obeys = False
+    world.freeze_reads = True
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    world.freeze_reads = False
+    world.advance(5_000)
+    assert world.tokens() == expected(PROMPT, 1), "drawn before"
+    assert "own memory" in failures(world)[0]
+    assert all("which the engine had cached, changed" in why for why in failures(world)[2:])
+    assert isinstance(world.end(), Fail)
+
+
+def test_what_was_computed_above_a_rotten_page_is_not_used_either() -> None:
+    """The second request reads the rotten page while it computes the third block."""
+    world = worlds(chunk=4)
+    host = world.hosts[P]
+    host.obeys = False
+    world.submit(submit(1, PROMPT[:9]))
+    world.run()
+    rot(world, PROMPT[: 2 * B])
+    world.submit(submit(2, (*PROMPT, 12, 13)))
+    while not failures(world):
+        world.step()
+    above = host.cached[(*PROMPT, 12)]
+    sums = host.node.leader.worker.ledger.sums
+    assert sums.wrong(KV, [above], {}) == [0]
+
+
+def test_a_page_that_is_computed_anew_has_new_sums() -> None:
+    """Requests without a room write to pages of which sums are known."""
+    world = worlds(chunk=64, pages=5)
+    world.submit(submit(1, PROMPT))
+    world.run()
+    other = tuple(range(60, 80))
+    world.hosts[P].compute_alone(other)
+    assert set(world.hosts[P].cached.values()) == set(range(5)), "every page was written to"
+    world.submit(submit(2, other[:19]))
+    world.run()
+    assert world.tokens(2) == expected(other[:19], 4)
+    assert failures(world) == []
+    rot(world, other[:B])
+    world.submit(submit(3, other[:19]))
+    world.run()
+    assert len(failures(world)) == 1, "the second request has made its sums known"
+    assert world.tokens(3) == expected(other[:19], 4)
     assert world.at_rest
 
 
@@ -198,10 +300,95 @@ def test_a_request_whose_ticket_never_comes_is_released() -> None:
     assert world.at_rest
 
 
+def test_a_ticket_that_comes_too_late_fails_at_once_and_the_next_epoch_goes_on() -> None:
+    world = worlds(chunk=4)
+    late = []
+
+    def hold(source, target, message) -> bool:
+        late.append(isinstance(message, Ticket) and target == P and message.key.epoch == 1)
+        return late[-1]
+
+    world.hold = hold
+    world.submit(submit(1, PROMPT))
+    world.run()
+    world.advance(1_500)
+    assert any(late)
+    world.release()
+    world.run()
+    assert failures(world) == [LATE]
+    assert world.tokens() == expected(PROMPT, 4)
+    assert world.at_rest
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("steps", range(13))
+def test_a_prompt_that_decode_computes_itself_ends_the_handoff_and_no_epoch(
+    steps: int, frozen: bool
+) -> None:
+    """Wherever prefill is with it by then. The answer takes longer than a room may wait."""
+    world = worlds(chunk=2)
+    prefill, decode = world.hosts[P], world.hosts[D]
+    prefill.frozen = frozen
+    world.submit(submit(1, PROMPT))
+    for _ in range(steps):
+        world.step()
+    decode.patient = False
+    while not world.tokens():
+        world.step()
+    decode.frozen = True
+    world.advance(40_000)
+    assert world.end() is None
+    assert not world.nodes[P].leader.worker.rooms, "prefill has no part in it any more"
+    decode.frozen = prefill.frozen = False
+    world.run()
+    assert failures(world) == []
+    assert world.tokens() == expected(PROMPT, 4)
+    assert isinstance(world.end(), Finish)
+    assert world.at_rest
+
+
+def test_a_client_that_leaves_while_decode_computes_the_prompt_leaves_nothing_behind() -> None:
+    world = worlds(chunk=2)
+    world.hosts[D].patient = False
+    world.submit(submit(1, PROMPT))
+    while not world.tokens():
+        world.step()
+    world.cancel(1)
+    world.run()
+    assert world.at_rest
+
+
+LATE = "its ticket came more than 1000 ms after the engine had begun with it"
+
+
+@pytest.mark.parametrize("others", [0, GIVEN_UP])
+def test_pages_of_a_later_chunk_never_count_as_the_first_ones(others: int) -> None:
+    """The request's first chunk was given up, and so were many others since, more than are
+    remembered."""
+    world = worlds()
+    leader = world.nodes[P].leader
+    for numbers in ((1,), range(2, others + 2)):
+        for number in numbers:
+            leader.step(GuestAllocated(key(number), {KV: (Page(1),)}, 0, True), world.now)
+            leader.step(GuestScheduled({key(number): (0, 4)}, {}), world.now)
+        world.advance(1_500)
+    second = GuestAllocated(key(1), {KV: (Page(2),)}, 4, False)
+    rows = GuestScheduled({key(1): (4, 5)}, {})
+    for event in (second, rows):
+        leader.step(event, world.now)
+    leader.step(MessageReceived(world.GATEWAY, ticket()), world.now)
+    for event in (second, rows):
+        leader.step(event, world.now)
+    world.run()
+    assert not [m for _, _, m in world.log if isinstance(m, Offer)]
+    assert failures(world) == [LATE]
+    assert leader.kept() == {"epochs": 1}, "nobody has closed the room"
+
+
 def test_pages_for_a_room_that_decode_does_not_know_are_given_back_at_once() -> None:
     world = worlds()
     leader = world.nodes[D].leader
-    leader.step(GuestAllocated(key(9), {KV: (Page(1),)}, 0), world.now)
+    leader.step(GuestAllocated(key(9), {KV: (Page(1),)}, 0, True), world.now)
     told = {e.notice for e in leader.effects() if isinstance(e, TellEngine)}
     assert told == {Notice.FAILED}
     world.run()

@@ -1,16 +1,28 @@
 """The ledger of a worker whose pages another engine gives out: it notes which pages each room has,
-and nothing else. Several rooms may have the same page, as the engine has a prefix cache of its own.
+and the sums of their blocks at birth. Several rooms may have the same page, as the engine has a
+prefix cache of its own.
 """
 
 from collections.abc import Mapping
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key, Page
+from baton.core.memory.page_sums import PageSums
 from baton.core.memory.pages import Ledger, PageState
 
 
 class ForeignLedger(Ledger):
-    """The pages of all groups, by room. Its own pools are never touched."""
+    """The pages of all groups, by room. Its own pools are never touched.
+
+    Attributes:
+        sums: of pages, whoever has them
+        condemned: pages that the engine has not been told of yet, and must not use any more
+    """
+
+    def __init__(self, totals: Mapping[GroupName, int]) -> None:
+        super().__init__(totals)
+        self.sums = PageSums(totals)
+        self.condemned: dict[GroupName, set[Page]] = {}
 
     def adopt(
         self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]], state: PageState
@@ -31,14 +43,20 @@ class ForeignLedger(Ledger):
         self._state[key] = state
 
     def condemn(self, key: Key, at: int) -> set[Key]:
-        """The page `at` of the room's lists is damaged. Returns the rooms that have one of the
-        pages at that place."""
+        """The page `at` of the room's lists is damaged. It is refused from now on, with all that
+        these rooms have computed above it. Returns the rooms that have one of the pages at that
+        place."""
         damaged = {(g, pages[at]) for g, pages in self._held[key].items() if at < len(pages)}
-        return {
+        rooms = {
             other
             for other, held in self._held.items()
             if any(page in held[g] for g, page in damaged)
         }
+        for room in rooms:
+            for group, pages in self._held[room].items():
+                self.sums.refuse(group, pages[at:])
+                self.condemned.setdefault(group, set()).update(pages[at:])
+        return rooms
 
     def give_back(self, key: Key) -> None:
         """Forget the room's pages."""

@@ -1,7 +1,7 @@
 """What the guest roles share: rooms whose pages another engine gives out, and which it computes.
 
-    vLLM's scheduler ──GuestAllocated, GuestScheduled, GuestFinished──▶ leader
-                     ◀──TellEngine: MAY_LOAD, LOADED, FAILED, RELEASED──┘
+    vLLM's scheduler ──GuestAllocated, -Scheduled, -Computes, -Finished──▶ leader
+                     ◀──TellEngine: MAY_LOAD, LOADED, FAILED, RELEASED; Evict──┘
 
 The engine owns pages and admission. What is ours is the handoff: pairing, offers, fetches, seals,
 epochs, and the end of every room. The engine keeps the pages of a request that has ended until it
@@ -46,11 +46,15 @@ class AdmittedElsewhere(Generic[R]):
 def adopt(worker: Worker[R], room: R, event: GuestAllocated, state: PageState) -> None:
     """Note the pages that the engine has given to a room. The ranks learn of them with the plan of
     this turn."""
-    assert isinstance(worker.ledger, ForeignLedger)
-    first = not any(worker.ledger.held(room.key).values())
-    worker.ledger.adopt(room.key, event.pages, state)
-    shared = event.hit // worker.state_table.block_tokens if first else 0
+    ledger_of(worker).adopt(room.key, event.pages, state)
+    shared = event.hit // worker.state_table.block_tokens if event.first else 0
     worker.draft.hold.append(Hold(room.key, dict(event.pages), {}, shared))
+
+
+def ledger_of(worker: Worker[R]) -> ForeignLedger:
+    """Return the ledger of a guest."""
+    assert isinstance(worker.ledger, ForeignLedger), "its role says that it is a guest"
+    return worker.ledger
 
 
 def tell(worker: Worker[R], key: Key, notice: Notice) -> None:

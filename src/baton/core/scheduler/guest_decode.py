@@ -2,20 +2,25 @@
 generates tokens in them.
 
     QUEUED ──Offer 0──▶ MAY_LOAD ──the engine gives it pages──▶ FETCHING ──▶ COMMITTING ──▶ RUNNING: LOADED
-                                                                   └──ends in any way, nothing is read any more──▶ FAILED
+       │                                                           └──ends in any way, nothing is read any more──▶ FAILED
+       └──the engine has waited long enough, and computes the prompt itself──▶ RUNNING; prefill is told Received
 
 The engine draws the first token again, from the last position of the prompt, which it computes a
 second time; the gateway compares it with the token that prefill drew.
+
+An engine that computes a prompt itself has no need of prefill any more: for prefill that is the
+same as if it had the state, so it ends its part as after any handoff, whether it has begun with the
+prompt or not. The epoch goes on here until its answer ends.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from baton.core.effects import Notice
-from baton.core.events import GuestAllocated, GuestEvent, GuestFinished
+from baton.core.events import GuestAllocated, GuestComputes, GuestEvent, GuestFinished
 from baton.core.ids import Key
 from baton.core.memory.pages import PageState
-from baton.core.messages import Admitted
+from baton.core.messages import Admitted, Received
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.guest import adopt, tell
@@ -31,7 +36,7 @@ class GuestLoading(Stage[DecodeRoom]):
         super().__init__(worker)
         self._fetching = fetching
         self._asked: set[Key] = set()  # rooms of which the engine was told that it may load them
-        self._loaded: set[Key] = set()
+        self._loaded: set[Key] = set()  # or computed by the engine
 
     def kept(self) -> dict[str, Sequence[Any]]:
         return {"may load": sorted(self._asked), "loaded": sorted(self._loaded)}
@@ -40,6 +45,8 @@ class GuestLoading(Stage[DecodeRoom]):
         match event:
             case GuestAllocated():
                 self._allocated(event)
+            case GuestComputes():
+                self._computes(event.key)
             case GuestFinished():
                 if (room := self.worker.find(event.key)) is not None:
                     self.worker.end(room)
@@ -57,6 +64,15 @@ class GuestLoading(Stage[DecodeRoom]):
         room.hit = event.hit
         for boot in (room.ticket.prefill, room.ticket.gateway):
             self.worker.send(boot, Admitted(room.key))
+
+    def _computes(self, key: Key) -> None:
+        room = self.worker.find(key)
+        if room is None or room.state is not RoomState.QUEUED:
+            return  # it has ended meanwhile, or the engine says it again
+        self._loaded.add(key)
+        self.worker.see(room, Saw.COMPUTED_THERE)
+        self.worker.send(room.ticket.prefill, Received(key))
+        self.worker.send(room.ticket.gateway, Admitted(key))
 
     def advance(self) -> None:
         """Tell the engine of rooms that it may load, and of those that are loaded."""

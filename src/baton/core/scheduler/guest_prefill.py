@@ -3,26 +3,41 @@
     QUEUED ──pages──▶ COMPUTING ──step──▶ its final blocks are sealed and offered
                           └──all computed, and the engine has drawn the first token──▶ OFFERED
 
-Blocks that the engine had cached are sealed by the first step. The engine ends the request with its
-first token; its pages stay until decode has read them.
+The engine ends the request with its first token; its pages stay until decode has read them.
+
+Blocks that the engine had cached are hashed with the first step and compared with their sums at
+birth, which the ledger keeps by page. If a page differs, the epoch fails, and the engine is told to
+take the page out of its cache, so that the next epoch computes it. A page whose sums at birth are
+not known, because it was computed for a request without a room, or for one that ended before its
+seal, is sealed when it is first hit: nothing better is possible, and what changed in it before is
+not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
-ticket. What it does until then waits here, for a bounded time.
+ticket. What it does until then waits here, for a bounded time. A ticket that comes later fails at
+once: what the engine has done is not known any more, and the next epoch begins anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from baton.core.agreement import RowOrder
-from baton.core.effects import Notice
-from baton.core.events import GuestAllocated, GuestEvent, GuestFinished, GuestScheduled
+from baton.core.agreement import RowOrder, unpack_sums
+from baton.core.effects import Evict, Notice
+from baton.core.events import (
+    GuestAllocated,
+    GuestComputes,
+    GuestEvent,
+    GuestFinished,
+    GuestScheduled,
+)
 from baton.core.handoff.birth_sums import add_sums
-from baton.core.ids import BlockIndex, Key, Micros, Rank, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Key, Micros, Rank, TokenIndex
+from baton.core.marks import Mark
 from baton.core.memory.chunks import final_blocks
+from baton.core.memory.page_sums import Sums
 from baton.core.memory.pages import PageState
 from baton.core.messages import Drawn, FailCode
 from baton.core.scheduler.batches import Outcomes
-from baton.core.scheduler.guest import adopt, tell
+from baton.core.scheduler.guest import adopt, ledger_of, tell
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState, Saw
@@ -31,6 +46,7 @@ from baton.core.scheduler.worker import Worker
 
 OPEN = (RoomState.COMPUTING, RoomState.OFFERED)
 EARLY = Micros(1_000_000)  # how long a request waits for its ticket
+GIVEN_UP = 4096  # requests without a ticket that are remembered
 OneEvent = GuestAllocated | GuestFinished | tuple[int, int]  # of one request; positions computed
 
 
@@ -45,8 +61,10 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
         super().__init__(worker)
-        self._offering = offering
+        assert worker.manifest.page_blocks == 1, "a page of another engine is one block"
+        self._offering, self._ledger = offering, ledger_of(worker)
         self._early: dict[Key, tuple[Micros, list[OneEvent]]] = {}  # until when, and what
+        self._given_up: dict[Key, None] = {}  # requests whose ticket has not come in time
         self._first: dict[Key, Drawn] = {}  # the first tokens of prompts that are not yet sealed
         # requests that have ended in the engine, which keeps their pages
         self._kept: set[Key] = set()
@@ -59,16 +77,20 @@ class GuestComputing(Stage[PrefillRoom]):
         }
 
     def guest(self, event: GuestEvent) -> None:
-        if isinstance(event, GuestScheduled):
-            for key, positions in event.rows.items():
-                self._take(key, positions)
-        else:
-            self._take(event.key, event)
+        match event:
+            case GuestScheduled():
+                self._ledger.sums.forget(event.written)
+                for key, positions in event.rows.items():
+                    self._take(key, positions)
+            case GuestAllocated() | GuestFinished():
+                self._take(event.key, event)
+            case GuestComputes():
+                pass  # said by engines of decode
 
     def _take(self, key: Key, event: OneEvent) -> None:
         """Take what the engine has done with one request."""
         room = self.worker.find(key)
-        if room is None and not self.worker.epochs.passed(key):
+        if room is None and not self.worker.epochs.passed(key) and key not in self._given_up:
             until = Micros(self.worker.now + EARLY)
             self._early.setdefault(key, (until, []))[1].append(event)
             return
@@ -82,12 +104,20 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def opened(self, room: PrefillRoom) -> None:
         """The ticket has come: take what the engine has done before."""
+        if room.key in self._given_up:
+            self._late(room)
+            return
         _, events = self._early.pop(room.key, (0, []))
         for event in events:
             self._take(room.key, event)
 
+    def _late(self, room: PrefillRoom) -> None:
+        why = f"its ticket came more than {EARLY // 1000} ms after the engine had begun with it"
+        self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
     def forgotten(self, room: PrefillRoom) -> None:
         self._first.pop(room.key, None)
+        self._given_up.pop(room.key, None)
         self._drop_early(room.key)
         if room.key in self._kept:
             self._kept.remove(room.key)
@@ -100,6 +130,9 @@ class GuestComputing(Stage[PrefillRoom]):
         """Give up requests whose ticket has not come."""
         for key in [k for k, (until, _) in self._early.items() if until <= self.worker.now]:
             self._drop_early(key)
+            self._given_up[key] = None
+        while len(self._given_up) > GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
 
     def _drop_early(self, key: Key) -> None:
         _, events = self._early.pop(key, (0, []))
@@ -108,6 +141,9 @@ class GuestComputing(Stage[PrefillRoom]):
 
     def _allocated(self, room: PrefillRoom | None, event: GuestAllocated) -> None:
         if room is None or room.state not in (RoomState.QUEUED, *OPEN):
+            return
+        if room.state is RoomState.QUEUED and not event.first:
+            self._late(room)  # its first pages were said too long ago even to be remembered
             return
         adopt(self.worker, room, event, PageState.COMPUTING)
         if room.state is RoomState.QUEUED:
@@ -145,9 +181,50 @@ class GuestComputing(Stage[PrefillRoom]):
                 continue  # it has ended meanwhile
             room.done, room.progress = row.valid, self.worker.now
             sums = {Rank(r): rows[i].sums for r, rows in enumerate(ranks)}
+            if not self._intact(room, row, sums):
+                continue
             add_sums(room.sums, sums, self.worker.placements)
             self._offering.offer(room, row.final)
             self._complete(room)
+
+    def _intact(
+        self, room: PrefillRoom, row: RowOrder, raw: Mapping[Rank, Mapping[GroupName, bytes]]
+    ) -> bool:
+        """Compare the blocks that the engine had cached with their sums at birth, and keep the sums
+        of all others. Returns False if the room has failed, because one of them differs."""
+        for group, (start, past) in row.final.items():
+            sums: Sums = {
+                rank: unpack_sums(found[group], self.worker.placements[rank].unit_count(group))
+                for rank, found in raw.items()
+                if group in found
+            }
+            held = self._ledger.held(room.key)[group]
+            hit = min(room.hit // self.worker.state_table.block_tokens, past)
+            cached = max(0, hit - start)
+            before = {rank: rows[:cached] for rank, rows in sums.items()}
+            if wrong := self._ledger.sums.wrong(group, held[start : start + cached], before):
+                self._damaged(room, group, [BlockIndex(start + n) for n in wrong])
+                return False
+            whole = min(past, room.length // self.worker.state_table.block_tokens) - start
+            known = {rank: rows[:whole] for rank, rows in sums.items()}
+            self._ledger.sums.learn(group, held[start : start + whole], known)
+        return True
+
+    def _damaged(self, room: PrefillRoom, group: GroupName, blocks: list[BlockIndex]) -> None:
+        self.worker.marks[Mark.DAMAGED_AT_REST] += 1
+        self._offering.condemn(room, group, blocks[0])
+        why = (
+            f"blocks {blocks} of group {group}, which the engine had cached, changed in prefill's "
+            "own memory"
+        )
+        self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
+
+    def advance(self) -> None:
+        """Tell the engine of pages that it must not use again."""
+        if condemned := self._ledger.condemned:
+            self._ledger.condemned = {}
+            pages = {g: tuple(sorted(some)) for g, some in condemned.items()}
+            self.worker.effects.append(Evict(pages))
 
     def _finished(self, room: PrefillRoom | None, event: GuestFinished) -> None:
         if room is None:

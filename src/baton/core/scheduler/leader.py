@@ -16,6 +16,7 @@ from baton.core.effects import Effect, GiveUp, Issue
 from baton.core.events import (
     GatewayConnected,
     GuestAllocated,
+    GuestComputes,
     GuestFinished,
     GuestScheduled,
     LeaderEvent,
@@ -101,7 +102,7 @@ class Leader:
                 self._lose(event.boot, event.why)
             case GatewayConnected():
                 self._on_gateway_up(event.boot)
-            case GuestAllocated() | GuestScheduled() | GuestFinished():
+            case GuestAllocated() | GuestScheduled() | GuestComputes() | GuestFinished():
                 for stage in self._stages:
                     stage.guest(event)
         self._turn()

@@ -275,7 +275,7 @@ class Offering(Stage[PrefillRoom]):
         }
         damaged = sorted({doubt.blocks[row] for rows in wrong.values() for row in rows})
         if damaged:
-            self._condemn(room, doubt.group, damaged[0])
+            self.condemn(room, doubt.group, damaged[0])
         if room.state is RoomState.ENDING:
             return
         self.worker.marks[Mark.DAMAGED if damaged else Mark.INTACT] += 1
@@ -290,7 +290,7 @@ class Offering(Stage[PrefillRoom]):
             )
             self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
-    def _condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
+    def condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
         """A block is damaged. Its page leaves the cache with all that was computed above it, and
         rooms that hold any of these pages end, because their state may have been computed from
         them."""

@@ -39,7 +39,7 @@ from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.stage import Stage
-from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
+from baton.core.scheduler.tables import DECODE, GUEST_DECODE, GUEST_PREFILL, PREFILL, UNIFIED
 from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import RoleRules, Worker
@@ -144,12 +144,12 @@ ROLES: Mapping[str, RoleParts] = MappingProxyType(
 GUEST_ROLES: Mapping[str, RoleParts] = MappingProxyType(
     {
         "prefill": RoleParts(
-            RoleRules(PREFILL, computes=True, generates=False, bringing=(), guest=True),
+            RoleRules(GUEST_PREFILL, computes=True, generates=False, bringing=(), guest=True),
             GuestPrefillRoom,
             guest_prefill,
         ),
         "decode": RoleParts(
-            RoleRules(DECODE, computes=False, generates=True, bringing=(), guest=True),
+            RoleRules(GUEST_DECODE, computes=False, generates=True, bringing=(), guest=True),
             DecodeRoom,
             guest_decode,
         ),

@@ -68,6 +68,8 @@ class Saw(StrEnum):
     ARRIVED = "arrived"  # all blocks verified on all ranks, and the record is there
     COMMITTED = "committed"  # the commit plan is applied on all ranks
     RECEIVED = "received"
+    # the engine that this worker is a guest of computes the prompt itself
+    COMPUTED_THERE = "computed_there"
     PREEMPTED = "preempted"  # it gives its pages to others
     STORED = "stored"  # every rank has its part of the state in its host store
     RESTORED = "restored"  # every rank has its part back and has verified it

@@ -54,6 +54,15 @@ DECODE: Table = {
     (RoomState.ENDING, Saw.COMMITTED): RoomState.ENDING,  # its plan was under way
 }
 
+# A guest's engine decides by itself when it waits no longer for a handoff. It may do so before
+# prefill has computed anything.
+GUEST_PREFILL: Table = {
+    **PREFILL,
+    (RoomState.QUEUED, Saw.RECEIVED): RoomState.ENDED,
+    (RoomState.COMPUTING, Saw.RECEIVED): RoomState.ENDING,
+}
+GUEST_DECODE: Table = {**DECODE, (RoomState.QUEUED, Saw.COMPUTED_THERE): RoomState.RUNNING}
+
 UNIFIED: Table = {
     **EVERY_ROLE,
     **COMPUTE,
