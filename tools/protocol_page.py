@@ -19,7 +19,7 @@ from baton.core.ids import Boot, Link, Micros
 from baton.core.messages import PROTOCOL, AnyMessage
 from baton.core.rank.rank_room import RANK_ROOM, RankRoomState
 from baton.core.scheduler.room import RoomState, Table
-from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
+from baton.core.scheduler.tables import DECODE, GUEST_DECODE, GUEST_PREFILL, PREFILL, UNIFIED
 from baton.core.session.session import SessionLimits, Sessions
 from document import with_parts, write_or_check
 
@@ -65,6 +65,21 @@ def drawn(table: Mapping[tuple[State, Event], State], *, first: State, last: Sta
 def room(table: Table) -> str:
     """A room on the worker of one role."""
     return drawn(table, first=RoomState.QUEUED, last=RoomState.ENDED)
+
+
+def guests() -> str:
+    """What the tables of guests have beyond those of the workers whose part they do."""
+    lines = ["| on | from | event | to |", "|---|---|---|---|"]
+    for role, own, other in (
+        ("prefill", GUEST_PREFILL, PREFILL),
+        ("decode", GUEST_DECODE, DECODE),
+    ):
+        lines += [
+            f"| {role} | {state} | {saw} | {target} |"
+            for (state, saw), target in own.items()
+            if (state, saw) not in other
+        ]
+    return "\n".join(lines)
 
 
 # ---- sessions -----------------------------------------------------------------------------------
@@ -157,6 +172,7 @@ def parts() -> dict[str, str]:
         "prefill": room(PREFILL),
         "decode": room(DECODE),
         "unified": room(UNIFIED),
+        "guests": guests(),
         "rank": drawn(RANK_ROOM, first=RankRoomState.ABSENT, last=RankRoomState.QUIET),
         "session, listening side": session_diagram(_listening, idle="closed"),
         "session, dialling side": session_diagram(_dialling, idle="knocking"),
