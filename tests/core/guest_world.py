@@ -243,8 +243,8 @@ class Host:
         table = np.array(request.pages)
         for position in range(request.done, end):
             self.engine.write(table, position, request.tokens[position])
-        request.done = end
-        for n in range(end // B):
+        done, request.done = request.done, end
+        for n in range(done // B, end // B):  # those before were cached when they were full
             self.cached.setdefault(tuple(request.tokens[: (n + 1) * B]), request.pages[n])
         self.engine.computed[request.key] = end
         self.engine.look()

@@ -146,6 +146,32 @@ def test_what_was_computed_above_a_rotten_page_is_not_used_either() -> None:
     assert sums.wrong(KV, [above], {}) == [0]
 
 
+def test_what_the_engine_goes_on_computing_from_a_rotten_page_is_not_used_either() -> None:
+    """The engine hears late that the epoch has failed: it computes the rest of the prompt, and all
+    of that follows from the rotten page."""
+    world = worlds(chunk=4, pages=20)
+    host = world.hosts[P]
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    long = (*PROMPT, *range(40, 60))
+    world.submit(submit(2, long))
+    while not failures(world):
+        world.step()
+    (request,) = [r for r in host.requests.values() if r.state == "computing"]
+    while request.state == "computing":
+        host.step()
+    late = request.pages[-4:-1]  # the last one is not full, so it is in no cache
+    ledger = host.node.leader.worker.ledger
+    assert set(late) <= set(host.cached.values())
+    assert ledger.sums.wrong(KV, late, {}) == [0, 1, 2]
+    world.run()
+    assert not set(late) & set(host.cached.values())
+    assert world.tokens(2) == expected(long, 4)
+    assert not ledger.tainted
+    assert world.at_rest
+
+
 def test_a_page_that_is_computed_anew_has_new_sums() -> None:
     """Requests without a room write to pages of which sums are known."""
     world = worlds(chunk=64, pages=5)

@@ -3,7 +3,7 @@ and the sums of their blocks at birth. Several rooms may have the same page, as 
 prefix cache of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key, Page
@@ -17,12 +17,15 @@ class ForeignLedger(Ledger):
     Attributes:
         sums: of pages, whoever has them
         condemned: pages that the engine has not been told of yet, and must not use any more
+        tainted: requests that the engine may still compute from damaged state, and the pages that
+            it has given them since the damage was found
     """
 
     def __init__(self, totals: Mapping[GroupName, int]) -> None:
         super().__init__(totals)
         self.sums = PageSums(totals)
         self.condemned: dict[GroupName, set[Page]] = {}
+        self.tainted: dict[Key, dict[GroupName, set[Page]]] = {}
 
     def adopt(
         self, key: Key, pages: Mapping[GroupName, tuple[Page, ...]], state: PageState
@@ -53,10 +56,33 @@ class ForeignLedger(Ledger):
             if any(page in held[g] for g, page in damaged)
         }
         for room in rooms:
+            self.tainted.setdefault(room, {})
             for group, pages in self._held[room].items():
-                self.sums.refuse(group, pages[at:])
-                self.condemned.setdefault(group, set()).update(pages[at:])
+                self._condemn(group, pages[at:])
         return rooms
+
+    def _condemn(self, group: GroupName, pages: Collection[Page]) -> None:
+        self.sums.refuse(group, tuple(pages))
+        self.condemned.setdefault(group, set()).update(pages)
+
+    def given(self, key: Key, pages: Mapping[GroupName, Sequence[Page]]) -> None:
+        """The engine has given pages to a request: if it is tainted, so are they."""
+        if (known := self.tainted.get(key)) is not None:
+            for group, some in pages.items():
+                known.setdefault(group, set()).update(some)
+
+    def written(self, pages: Mapping[GroupName, Sequence[Page]]) -> None:
+        """The engine computes into these pages: what was known of them is over."""
+        self.sums.forget(pages)
+        for known in self.tainted.values():
+            for group, some in known.items():
+                self.sums.refuse(group, tuple(some))
+
+    def engine_ended(self, key: Key) -> None:
+        """The engine computes no more of a request. What it has computed from damaged state must
+        leave its cache."""
+        for group, pages in self.tainted.pop(key, {}).items():
+            self._condemn(group, pages)
 
     def give_back(self, key: Key) -> None:
         """Forget the room's pages."""

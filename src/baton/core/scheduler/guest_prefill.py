@@ -7,7 +7,8 @@ The engine ends the request with its first token; its pages stay until decode ha
 
 Blocks that the engine had cached are hashed with the first step and compared with their sums at
 birth, which the ledger keeps by page. If a page differs, the epoch fails, and the engine is told to
-take the page out of its cache, so that the next epoch computes it. A page whose sums at birth are
+take the page out of its cache, so that the next epoch computes it. What the engine computes of
+that request until it ends it is refused and taken out too, as it follows from damaged state. A page whose sums at birth are
 not known, because it was computed for a request without a room, or for one that ended before its
 seal, is sealed when it is first hit: nothing better is possible, and what changed in it before is
 not found.
@@ -74,15 +75,20 @@ class GuestComputing(Stage[PrefillRoom]):
             "ended requests": sorted(self._kept),
             "first tokens": sorted(self._first),
             "early requests": sorted(self._early),
+            "tainted requests": sorted(self._ledger.tainted),
         }
 
     def guest(self, event: GuestEvent) -> None:
         match event:
             case GuestScheduled():
-                self._ledger.sums.forget(event.written)
+                self._ledger.written(event.written)
                 for key, positions in event.rows.items():
                     self._take(key, positions)
-            case GuestAllocated() | GuestFinished():
+            case GuestAllocated():
+                self._ledger.given(event.key, event.pages)
+                self._take(event.key, event)
+            case GuestFinished():
+                self._ledger.engine_ended(event.key)
                 self._take(event.key, event)
             case GuestComputes():
                 pass  # said by engines of decode
@@ -121,6 +127,7 @@ class GuestComputing(Stage[PrefillRoom]):
         self._drop_early(room.key)
         if room.key in self._kept:
             self._kept.remove(room.key)
+            self._ledger.engine_ended(room.key)
             tell(self.worker, room.key, Notice.RELEASED)
 
     def timer(self) -> Micros | None:
