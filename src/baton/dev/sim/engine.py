@@ -42,6 +42,7 @@ from baton.dev.sim.sums import Sums
 
 DIGEST_US = 30
 GRAMMAR_US = 100
+SLOW_GRAMMAR_US = 100_000  # times up to 5: what the limits of a grammar allow (grammar/limits.py)
 NOTHING = Past((), (), ())
 LATE_US = 100_000  # times up to 20: hashing cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
@@ -131,7 +132,7 @@ class SimEngine:
         self._unbuilt.add(key)
         after = GRAMMAR_US
         if self.world.hostile and self.world.tape.chance(0.3, "a grammar is built slowly"):
-            after += LATE_US * self.world.tape.below(20, "built after")
+            after += SLOW_GRAMMAR_US * self.world.tape.below(6, "built after")
         self.world.heap.after(after * self.process.slowness, self._built, key, grammar)
 
     def _built(self, key: Key, grammar: Grammar) -> None:
