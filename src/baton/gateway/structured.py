@@ -7,9 +7,8 @@ The fields are those of OpenAI, vLLM and SGLang. A request names at most one of 
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -18,15 +17,12 @@ from baton.core.ids import TokenId
 from baton.core.matchers import GrammarError
 from baton.core.messages import Grammar
 from baton.gateway.faults import refuse
+from baton.gateway.grammar_checks import GrammarChecks
 from baton.gateway.neutral import brief
 from baton.gateway.schema import GenerationBody, ResponseFormat, StructuredOutputs
 from baton.grammar import request as make
 from baton.grammar.check import check
 from baton.grammar.vocabulary import Vocabulary
-
-REMEMBERED = 1024  # grammars that were checked and are right
-# A second grammar is checked while one with much work is.
-THREADS = 2
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -181,53 +177,77 @@ def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
 class GrammarMaker:
     """Makes and checks the grammars of one gateway's requests."""
 
-    def __init__(self, vocabulary: Vocabulary, *, ends: tuple[TokenId, ...]) -> None:
-        self._vocabulary, self._ends = vocabulary, ends
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="baton-grammar")
-        self._right: OrderedDict[Grammar, None] = OrderedDict()  # oldest use first
+    def __init__(
+        self, vocabulary: Vocabulary, checks: GrammarChecks, *, ends: tuple[TokenId, ...]
+    ) -> None:
+        self._vocabulary, self._checks, self._ends = vocabulary, checks, ends
+        self._building = asyncio.Lock()
 
     async def of(
         self,
         body: GenerationBody,
         *,
+        client: str,
         after: tuple[TokenId, ...] = (),
         around: Callable[[str], str] = str,
+        framed: str = "",
     ) -> Grammar | None:
         """Return the grammar of a body; None if any answer will do.
 
         Args:
+            client: who asks, for fairness among clients
             after: the tokens behind which it begins, as the model writes its reasoning before
             around: returns the grammar of the whole answer, of which this one is the content
+            framed: a name of what `around` does
 
         Raises:
-            HttpFault: 400; the message names the field and what is wrong with it
+            HttpFault: 400, the message names the field and what is wrong with it; 429 or 503,
+                checks of other grammars come first
         """
         found = wanted(body)
         if found is None:
             return None
-        return await self.made(found.field, lambda: around(MAKERS[found.kind](found)), after=after)
+        return await self.made(
+            found.field,
+            lambda: around(MAKERS[found.kind](found)),
+            said=(found.kind, found.value, found.white_space, framed),
+            client=client,
+            after=after,
+        )
 
     async def made(
-        self, field: str, text: Callable[[], str], *, after: tuple[TokenId, ...]
+        self,
+        field: str,
+        text: Callable[[], str],
+        *,
+        said: tuple[Any, ...],
+        client: str,
+        after: tuple[TokenId, ...],
     ) -> Grammar:
         """Return the grammar that `text` returns the text of; it may take its time.
 
+        Args:
+            said: what `text` depends on, in JSON's types
+
         Raises:
-            HttpFault: 400, about `field`
+            HttpFault: 400, about `field`; 429 or 503, checks of other grammars come first
         """
-        loop = asyncio.get_running_loop()
+        await self._vocabulary_built()
         try:
-            grammar = await loop.run_in_executor(self._threads, self._make, text, after)
+            key = sha256(json.dumps([*said, after]).encode("utf-8", "surrogatepass")).digest()
+            return await self._checks.grammar(key, client, lambda: self._make(text, after))
+        except RecursionError as e:
+            raise refuse(f"{field}: it is nested too deeply", param=field) from e
         except GrammarError as e:
             raise refuse(f"{field}: {e}", param=field) from e
-        self._right[grammar] = None
-        self._right.move_to_end(grammar)
-        if len(self._right) > REMEMBERED:
-            self._right.popitem(last=False)
-        return grammar
+
+    async def _vocabulary_built(self) -> None:
+        """Wait for what takes a second before the first check, and is no grammar's fault."""
+        async with self._building:
+            if self._ends and not self._vocabulary.is_built(self._ends):
+                await asyncio.to_thread(self._vocabulary.ending_with, self._ends)
 
     def _make(self, text: Callable[[], str], after: tuple[TokenId, ...]) -> Grammar:
         grammar = Grammar(text(), after, self._ends)
-        if grammar not in self._right:
-            check(grammar, self._vocabulary)
+        check(grammar, self._vocabulary)
         return grammar

@@ -20,6 +20,10 @@ class Vocabulary:
         self._read, self.size = read, size
         self._built: dict[tuple[TokenId, ...], LLTokenizer] = {}
 
+    def is_built(self, ends: tuple[TokenId, ...]) -> bool:
+        """Whether `ending_with` returns at once."""
+        return ends in self._built
+
     def ending_with(self, ends: tuple[TokenId, ...]) -> LLTokenizer:
         """Return the vocabulary with these end tokens. Takes about a second for 150,000 tokens when
         it is built."""
