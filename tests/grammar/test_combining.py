@@ -1,10 +1,15 @@
 """Schemas that are combined: what is refused before llguidance copies it, and what is not."""
 
+import json
+
 import pytest
 from tests.grammar.hostile import obj
+from tests.grammar.walk import grammar, vocabulary
 
 from baton.core.matchers import GrammarError
+from baton.grammar.check import check
 from baton.grammar.combining import check_combinations
+from baton.grammar.embedded import schemas
 from baton.grammar.limits import COPIED, STEPS
 
 NULLS = obj({f"k{i}": {"type": "null"} for i in range(600)})
@@ -42,7 +47,7 @@ SERVED = {
 
 @pytest.mark.parametrize("name", SERVED)
 def test_what_people_combine_is_served(name):
-    check_combinations(SERVED[name])
+    check_combinations([SERVED[name]])
 
 
 def copies(count: int) -> dict:
@@ -52,9 +57,23 @@ def copies(count: int) -> dict:
 
 
 def test_copies_are_counted():
-    check_combinations(copies(10))
+    check_combinations([copies(10)])
     with pytest.raises(GrammarError, match=f"more than {COPIED} copies"):
-        check_combinations(copies(1000))
+        check_combinations([copies(1000)])
+
+
+def test_all_schemas_of_a_grammar_count_together():
+    one = steps(STEPS // 4)
+    text = "start: " + " | ".join([f"%json {json.dumps(one)}"] * 2)
+    with pytest.raises(GrammarError, match=f"more than {STEPS} schemas"):
+        check(grammar(text), vocabulary())
+    side = json.dumps(
+        {"grammars": [{"lark_grammar": "start: @a"}, {"name": "a", "json_schema": one}]}
+    )
+    assert list(schemas(side)) == [one]
+    assert list(schemas('start: "%json {" /%json/ %json {"type": "null"} // %json')) == [
+        {"type": "null"}
+    ]
 
 
 def steps(count: int) -> dict:
@@ -62,9 +81,9 @@ def steps(count: int) -> dict:
 
 
 def test_steps_are_counted():
-    check_combinations(steps(STEPS // 4))
+    check_combinations([steps(STEPS // 4)])
     with pytest.raises(GrammarError, match=f"more than {STEPS} schemas"):
-        check_combinations(steps(STEPS))
+        check_combinations([steps(STEPS)])
 
 
 def used(reference: str, **more: object) -> dict:
@@ -91,12 +110,12 @@ def used(reference: str, **more: object) -> dict:
 )
 def test_copies_behind_any_kind_of_reference_are_counted(reference, more):
     with pytest.raises(GrammarError, match="too much work"):
-        check_combinations(used(reference, **more))
+        check_combinations([used(reference, **more)])
 
 
 def test_references_to_other_documents_are_left_to_llguidance():
     more = {"$id": "https://x/this.json", "$defs": {"b": {**NULLS, "$id": "https://x/b"}}}
-    check_combinations(used("https://x/other.json", **more))
+    check_combinations([used("https://x/other.json", **more)])
 
 
 @pytest.mark.parametrize(
@@ -111,4 +130,4 @@ def test_references_to_other_documents_are_left_to_llguidance():
     ],
 )
 def test_schemas_that_are_wrong_are_left_to_llguidance(wrong):
-    check_combinations(wrong)
+    check_combinations([wrong])

@@ -89,20 +89,45 @@ class Options:
 Shape = Plain | Reference | Object | Array | Options
 
 
-def check_combinations(schema: Mapping[str, Any]) -> None:
-    """Check that schemas that are combined are not too large.
+def check_combinations(schemas: Iterable[Any]) -> None:
+    """Check that the schemas of one grammar do not make too much work together.
 
     Raises:
-        GrammarError: they are
+        GrammarError: they do
     """
-    count = _Count(schema)
+    spent = _Spent()
     try:
-        count.all_definitions()
+        for schema in schemas:
+            _Walk(schema, spent).all_definitions()
     except RecursionError as e:
         raise GrammarError(
             "the schema combines references that lead to references too deeply; name fewer "
             "definitions one after another"
         ) from e
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What the schemas of one grammar have made llguidance do."""
+
+    steps: int = 0
+    copied: int = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > STEPS:
+            raise GrammarError(
+                f"it makes too much work: more than {STEPS} schemas are built or combined"
+            )
+
+    def copy(self, size: int) -> None:
+        self.copied += size
+        if self.copied > COPIED:
+            raise GrammarError(
+                f"it makes too much work: more than {COPIED} copies and comparisons of schemas; "
+                "combine fewer or smaller ones by allOf, or by anyOf, oneOf, enum or $ref beside "
+                "other keywords, and have fewer properties in one object"
+            )
 
 
 def _object(
@@ -151,12 +176,12 @@ def _constant(value: Any) -> Shape:
             return Plain("number")
 
 
-class _Count:
-    """The count of one schema, which is the root of its references."""
+class _Walk:
+    """The way through one schema, which is the root of its references."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Any, spent: _Spent) -> None:
         self._root, self._references = root, References(root)
-        self.steps = self.copied = 0
+        self._step, self._copy = spent.step, spent.copy
         self._known: dict[str, Shape] = {}
         self._wanted: list[str] = []  # definitions that may not be known yet
 
@@ -165,22 +190,6 @@ class _Count:
         self._shape(self._root)
         while self._wanted:
             self._definition(self._wanted.pop())
-
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps > STEPS:
-            raise GrammarError(
-                f"it makes too much work: more than {STEPS} schemas are built or combined"
-            )
-
-    def _copy(self, size: int) -> None:
-        self.copied += size
-        if self.copied > COPIED:
-            raise GrammarError(
-                f"it makes too much work: more than {COPIED} copies and comparisons of schemas; "
-                "combine fewer or smaller ones by allOf, or by anyOf, oneOf, enum or $ref beside "
-                "other keywords, and have fewer properties in one object"
-            )
 
     def _shape(self, node: Any) -> Shape:
         if node is False:

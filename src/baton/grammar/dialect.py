@@ -19,7 +19,6 @@ from typing import Any
 
 from baton.core.matchers import GrammarError
 from baton.grammar import patterns
-from baton.grammar.combining import check_combinations
 from baton.grammar.limits import (
     COUNTED,
     MULTIPLES,
@@ -63,9 +62,7 @@ def adapted(schema: Mapping[str, Any]) -> Node:
             "disable_any_whitespace in structured_outputs instead"
         )
     _check_counts(schema)
-    found = _with_options_in_place(_adapt(dict(schema)))
-    check_combinations(found)
-    return found
+    return _with_options_in_place(_adapt(dict(schema)))
 
 
 def _check_counts(schema: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ class References:
     too little.
     """
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Any) -> None:
         self._parts = [root]  # within which places are counted
         self._names: set[str | None] = set()  # of the parts; None = it may be any
         self._anchors: dict[str, list[Any]] = defaultdict(list)

@@ -5,7 +5,6 @@ each item. It is bounded, because a small model may otherwise write spaces for e
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,15 +14,13 @@ from llguidance.gbnf_to_lark import is_lark_syntax
 from baton.core.matchers import GrammarError
 from baton.grammar import patterns
 from baton.grammar.dialect import adapted
+from baton.grammar.embedded import JSON, LARK_WORD, schema_at
 from baton.grammar.limits import CHOICES, GBNF_WORK, LARK_WORDS, NESTING, TEXT_CHARS
 
 # Not \u0041: a name would be taken for another one than it is.
 ESCAPES = 'nrbtf\\"'
 WHITE_SPACE = r"\n?[ \t]{0,32}"
 Schema = Mapping[str, Any] | bool
-JSON = "%json"
-# Comments, texts, regular expressions, names.
-LARK_WORD = re.compile(r'//.*|#.*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|%?\w+')
 
 
 def json_schema(schema: Schema, *, white_space: str | None = None) -> str:
@@ -167,8 +164,7 @@ def _with_schemas_adapted(text: str) -> str:
             patterns.check_length(word[0])
             continue
         try:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            schema, at = json.JSONDecoder().raw_decode(text, start)
+            schema, at = schema_at(text, at)
         except (ValueError, RecursionError) as e:
             raise GrammarError(f"{JSON} is not followed by JSON: {e}") from e
         parts.append(f" {_inner(schema)}")
