@@ -22,6 +22,7 @@ from baton.gateway.neutral import brief
 from baton.gateway.schema import GenerationBody, ResponseFormat, StructuredOutputs
 from baton.grammar import request as make
 from baton.grammar.check import check
+from baton.grammar.tag_formats import tagged
 from baton.grammar.vocabulary import Vocabulary
 
 
@@ -40,7 +41,7 @@ MAKERS: Mapping[str, Callable[[Wanted], str]] = {
     "regex": lambda w: make.regex(w.value),
     "choice": lambda w: make.choice(w.value),
     "grammar": lambda w: make.context_free(w.value),
-    "structural_tag": lambda w: make.structural_tag(*_tags(w)),
+    "structural_tag": lambda w: _structural_tag(w),
 }
 
 
@@ -146,6 +147,14 @@ def _schema(w: Wanted) -> make.Schema:
     return found
 
 
+def _structural_tag(w: Wanted) -> str:
+    """Return the grammar of a structural tag in either of its forms."""
+    found = _schema(w)
+    if isinstance(found, dict) and found.get("format") is not None:
+        return tagged(found["format"])
+    return make.structural_tag(*_tags(w))
+
+
 def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the structures and triggers of a structural tag.
 
@@ -157,7 +166,8 @@ def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
     tags, triggers = said.get("structures"), said.get("triggers")
     if not isinstance(tags, list) or not isinstance(triggers, list):
         raise GrammarError(
-            "a structural tag needs the lists `structures` (of begin, schema, end) and `triggers`"
+            "a structural tag needs a `format`, or the lists `structures` (of begin, schema, end) "
+            "and `triggers`"
         )
     for tag in tags:
         if (
