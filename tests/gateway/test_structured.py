@@ -24,6 +24,15 @@ TAGS = {
     "structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}],
     "triggers": ["<f"],
 }
+FORMAT = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<f>",
+        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "end": "</f>",
+    },
+}
 # fields that mean the same
 SAME = {
     "schema": [
@@ -62,6 +71,11 @@ SAME = {
         {"response_format": TAGS},
         {"structured_outputs": {"structural_tag": TAGS}},
         {"structured_outputs": {"structural_tag": json.dumps(TAGS)}},
+    ],
+    "format of tags": [
+        {"response_format": FORMAT},
+        {"structured_outputs": {"structural_tag": FORMAT}},
+        {"structured_outputs": {"structural_tag": json.dumps(FORMAT)}},
     ],
 }
 

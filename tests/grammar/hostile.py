@@ -154,6 +154,15 @@ WIDE: dict[str, Made] = {
         obj({f"k{i}": {} for i in range(500)}, maxProperties=1, additionalProperties=False)
     ),
     "3,000 required names": schema({"type": "object", "required": [f"k{i}" for i in range(3000)]}),
+    "4,000 optional names behind a required one": schema(
+        obj({f"{i}": {} for i in range(4000)}, required=["0"])
+    ),
+    "1,990 names in four objects": schema(
+        {"anyOf": [obj({f"{i}": {} for i in range(1990)}, required=["0"])] * 4}
+    ),
+    "2,900 objects of different names": schema(
+        {"anyOf": [obj({f"k{i}": {}}) for i in range(2900)]}
+    ),
     "400 required objects": schema(
         obj({f"k{i}": ANY for i in range(400)}, required=[f"k{i}" for i in range(400)])
     ),
@@ -202,6 +211,96 @@ WIDE: dict[str, Made] = {
     "names with one beginning": schema(obj({"n" * i: {"type": "null"} for i in range(1, 300)})),
     "prefixItems of 2,000": schema({"type": "array", "prefixItems": [{"type": "null"}] * 2000}),
     "description of 130,000 characters": schema({"type": "null", "description": "d" * 130_000}),
+}
+
+NULLS = obj({f"k{i}": {"type": "null"} for i in range(2000)})
+NAMED = obj({f"x{i}": {} for i in range(4000)})
+PATTERNED = {
+    "type": "object",
+    "patternProperties": {f"^a{i}_": {"type": "null"} for i in range(60)},
+}
+
+COMBINED: dict[str, Made] = {
+    "4,000 names that get a copy of additionalProperties": schema(
+        {"allOf": [{"type": "object", "additionalProperties": NULLS}, NAMED]}
+    ),
+    "8,000 items that get a copy of items": schema(
+        {
+            "allOf": [
+                {"type": "array", "items": NULLS},
+                {"type": "array", "prefixItems": [{}] * 8000},
+            ]
+        }
+    ),
+    "1,500 options that get a copy of an object": schema(
+        {"allOf": [{"anyOf": [obj({f"a{i}": {}}) for i in range(1500)]}, obj({"z": NULLS})]}
+    ),
+    "3,000 constants that get a copy of an object": schema(
+        obj({"z": NULLS}, enum=[{"a": i} for i in range(3000)])
+    ),
+    "60 patterns that get a copy of an object": schema(
+        {"allOf": [PATTERNED, {"type": "object", "additionalProperties": NULLS}]}
+    ),
+    "60 patterns compared 100 times": schema({"allOf": [PATTERNED, *[ANY] * 100]}),
+    "60 patterns that are hard to compare": schema(
+        {
+            "type": "object",
+            "patternProperties": {f"^[ab]*a[ab]{{9}}c{{{i}}}$": {} for i in range(1, 61)},
+        }
+    ),
+    "an object in 50 types of 50": schema(
+        nest(3, {"type": "null"}, lambda s: {"type": ["object"] * 50, "properties": {"a": s}})
+    ),
+    "an object combined 3,000 times": schema({"allOf": [obj({"z": NULLS}), *[ANY] * 3000]}),
+    "options combined 2,000 times": schema(
+        {
+            "allOf": [
+                {"anyOf": [obj({"z": NULLS}), {"type": "null"}]},
+                *[{"type": ["object", "null"]}] * 2000,
+            ]
+        }
+    ),
+    "1,500 references that are not combined": schema(
+        obj(
+            {f"p{i}": {"allOf": [{"$ref": "#/$defs/b"}, {}]} for i in range(1500)},
+            **{"$defs": {"b": obj({"z": NULLS})}},
+        )
+    ),
+    "500 copies of a definition": schema(
+        obj(
+            {f"p{i}": {"allOf": [{"$ref": "#/$defs/b"}, ANY]} for i in range(500)},
+            **{"$defs": {"b": obj({"z": NULLS})}},
+        )
+    ),
+    "500 copies of a definition with an id": schema(
+        obj(
+            {f"p{i}": {"allOf": [{"$ref": "b.json"}, ANY]} for i in range(500)},
+            **{"$id": "http://x/a.json", "$defs": {"b": obj({"z": NULLS}, **{"$id": "b.json"})}},
+        )
+    ),
+    "500 copies of an anchor": schema(
+        obj(
+            {f"p{i}": {"allOf": [{"$ref": "#b"}, ANY]} for i in range(500)},
+            **{"$defs": {"b": obj({"z": NULLS}, **{"$anchor": "b"})}},
+        )
+    ),
+    "two lists that are combined for ever": schema(
+        {
+            "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+            "$defs": {
+                "a": obj({"n": {"$ref": "#/$defs/a"}, "m": {"$ref": "#/$defs/b"}}),
+                "b": obj({"n": {"$ref": "#/$defs/b"}, "m": {"$ref": "#/$defs/a"}}),
+            },
+        }
+    ),
+    "1,000 options with 9 required properties": schema(
+        {
+            "oneOf": [
+                obj({"t": {"const": f"{i}"}}, required=[*(f"k{j}" for j in range(8)), "t"])
+                for i in range(1000)
+            ]
+        }
+    ),
 }
 
 COUNTS: dict[str, Made] = {
@@ -604,6 +703,7 @@ LARKS: dict[str, Made] = {
     "regex that does not end": lark("start: /abc"),
     "bad escape": lark(r'start: "\ud800 \xzz"'),
     "100,000 alternatives": lark("start: " + "|".join(['"a"'] * 25_000)),
+    "9,900 texts": lark("start: " + " ".join(f'"a{i}"' for i in range(9_900))),
     "100,000 items": lark("start: " + '"a" ' * 25_000),
     "one line of 120,000 letters": lark("x" * 120_000),
     "gbnf": lark('root ::= "a" root | "b"'),
@@ -614,6 +714,17 @@ LARKS: dict[str, Made] = {
     "gbnf repetition of a billion": lark('root ::= "a"{1000000000}'),
     "gbnf class without an end": lark("root ::= [a-z"),
     "gbnf unknown rule": lark("root ::= nothing"),
+    "gbnf 2,000 rules that lead to the last one": lark(
+        "root ::= r0\n"
+        + "\n".join(f'r{i} ::= "{i}" | r{i + 1}' for i in range(2000))
+        + '\nr2000 ::= "z"'
+    ),
+    "gbnf 400 rules of 40 texts": lark(
+        "root ::= r0\n"
+        + "\n".join(f"r{i} ::= " + '"i" | ' * 20 + f"r{i + 1}" for i in range(400))
+        + '\nr400 ::= "z"'
+    ),
+    "gbnf 60,000 comments": lark('root ::= "a"\n' + "#\n" * 60_000),
     "gbnf 1,000 rules": lark(
         "root ::= r0\n"
         + "\n".join(f'r{i} ::= r{i + 1} | "{i}"' for i in range(1000))
@@ -643,6 +754,7 @@ HOSTILE: Mapping[str, Made] = {
     for kind, table in {
         "nested": NESTED,
         "wide": WIDE,
+        "combined": COMBINED,
         "counts": COUNTS,
         "contradiction": CONTRADICTIONS,
         "wrong": WRONG,

@@ -13,6 +13,8 @@ from tests.grammar.hostile import HOSTILE, SLOW
 
 ROOT = Path(__file__).parents[2]
 GROWN_MIB = 300
+# Half a second on an idle machine; processor time grows where others use the same cores.
+PROCESSOR_S = 0.9
 
 
 def ordeal(names: Collection[str]) -> list[dict[str, Any]]:
@@ -42,4 +44,4 @@ def test_hostile_grammars_are_refused_or_followed():
 def test_large_hostile_grammars_are_refused_or_followed():
     rows = ordeal(SLOW)
     judge(rows)
-    assert [row for row in rows if row["check_s"] > 1 or row["mask_s"] > 0.05] == []
+    assert [row for row in rows if row["check_s"] > PROCESSOR_S or row["mask_s"] > 0.05] == []

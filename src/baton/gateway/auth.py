@@ -66,6 +66,19 @@ def _keys(scope: Scope) -> Iterator[bytes]:
         yield key
 
 
+def client_of(request: Request, *, api_keys: Sequence[str]) -> str:
+    """Return who sends a request that KeyCheck has let pass, as far as fairness among clients goes.
+
+    That is the holder of a key where keys are needed, otherwise an address, because whoever needs
+    no key could say another one each time.
+    """
+    if api_keys:
+        expected = {sha256(key.encode()).hexdigest() for key in api_keys}
+        given = (sha256(key).hexdigest() for key in _keys(request.scope))
+        return next((digest for digest in given if digest in expected), "")
+    return "" if request.client is None else request.client.host
+
+
 def require_local(request: Request) -> None:
     """Raise HttpFault 403 unless the client is on this machine."""
     if not is_local(request):

@@ -21,7 +21,7 @@ from baton.gateway.ask import (
     require_something,
     understand,
 )
-from baton.gateway.auth import require_local
+from baton.gateway.auth import client_of, require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
 from baton.gateway.detokenize import Detokenizer
@@ -31,6 +31,7 @@ from baton.gateway.echo import Echo, echoes
 from baton.gateway.exchange import Exchange, Streamed, Undivided
 from baton.gateway.faults import refuse, unavailable
 from baton.gateway.forms import ChatForm, CompletionForm, Form, Heading
+from baton.gateway.grammar_checks import GrammarChecks
 from baton.gateway.logprobs import chat_logprobs, completion_logprobs, prompt_scored
 from baton.gateway.masks import bad_words
 from baton.gateway.messages_chat import as_chat
@@ -133,7 +134,10 @@ class Routes:
         )
         vocabulary = Vocabulary(tokenizer.to_json, size=tokenizer.vocab_size)
         vocabulary.ending_with(tokenizer.eos_ids)  # all streams would wait for it later
-        self._grammars = GrammarMaker(vocabulary, ends=tokenizer.eos_ids)
+        checks = GrammarChecks(
+            retry_after_s=settings.retry_after_s, deadline_s=settings.grammar_deadline_s
+        )
+        self._grammars = GrammarMaker(vocabulary, checks, ends=tokenizer.eos_ids)
         self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
         self._started = int(time.time())
 
@@ -169,7 +173,9 @@ class Routes:
         prompts = truncate(
             [prompt.tokens], body, capacity=terms.capacity, defaults=self._settings.defaults
         )
-        grammar = await answer_grammar(body, use, self._grammars, self._parsers.frame(prompt))
+        grammar = await answer_grammar(
+            body, use, self._grammars, self._parsers.frame(prompt), client=self._client(request)
+        )
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         return self._answer(
             ask,
@@ -205,7 +211,7 @@ class Routes:
             body.prompt, add_special_tokens=body.add_special_tokens is not False
         )
         prompts = truncate(whole, body, capacity=terms.capacity, defaults=self._settings.defaults)
-        grammar = await self._grammars.of(body)
+        grammar = await self._grammars.of(body, client=self._client(request))
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         shown = await self._echoes(body, ask, whole, prompts) if body.echo else ()
         make_form = partial(CompletionForm, echoes=shown)
@@ -369,6 +375,9 @@ class Routes:
                 f"{self._settings.model!r}"
             )
             raise refuse(message, param="model", code="model_not_found", status=404)
+
+    def _client(self, request: Request) -> str:
+        return client_of(request, api_keys=self._settings.api_keys)
 
     def _terms(self, request: Request) -> Terms:
         deadline_ms = timeout_ms(request.headers, most_ms=self._settings.deadline_ms)

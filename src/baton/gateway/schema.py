@@ -97,6 +97,7 @@ class ResponseFormat(Body):
     json_schema: JsonSchemaFormat | None = None
     structures: list[Any] | None = None
     triggers: list[Any] | None = None
+    format: dict[str, Any] | None = None
 
 
 class StructuredOutputs(Body):

@@ -19,6 +19,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_logprobs: most likely tokens reported beside each token
         max_pending_bytes: most unread answer bytes before the request of a slow client fails
         deadline_ms: upper limit for the time of a request (`--request-timeout`)
+        grammar_deadline_s: how long a request waits until its grammar is checked
         retry_after_s: seconds that refused clients are told to wait
         defaults: sampling parameters of requests that do not name them
         tool_call_parser, reasoning_parser: names of formats in response_formats.toml, auto or none
@@ -36,6 +37,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int = 20
     max_pending_bytes: int = 1 << 20
     deadline_ms: int = 600_000
+    grammar_deadline_s: float = 5.0  # ten of the most expensive checks on an idle core
     retry_after_s: int = 1
     inline_chars: int = 2_000
     tool_call_parser: str = AUTO

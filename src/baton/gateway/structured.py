@@ -5,11 +5,9 @@
 The fields are those of OpenAI, vLLM and SGLang. A request names at most one of them.
 """
 
-import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -18,15 +16,13 @@ from baton.core.ids import TokenId
 from baton.core.matchers import GrammarError
 from baton.core.messages import Grammar
 from baton.gateway.faults import refuse
+from baton.gateway.grammar_checks import GrammarChecks
 from baton.gateway.neutral import brief
 from baton.gateway.schema import GenerationBody, ResponseFormat, StructuredOutputs
 from baton.grammar import request as make
 from baton.grammar.check import check
+from baton.grammar.tag_formats import tagged
 from baton.grammar.vocabulary import Vocabulary
-
-REMEMBERED = 1024  # grammars that were checked and are right
-# A second grammar is checked while one with much work is.
-THREADS = 2
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -44,7 +40,7 @@ MAKERS: Mapping[str, Callable[[Wanted], str]] = {
     "regex": lambda w: make.regex(w.value),
     "choice": lambda w: make.choice(w.value),
     "grammar": lambda w: make.context_free(w.value),
-    "structural_tag": lambda w: make.structural_tag(*_tags(w)),
+    "structural_tag": lambda w: _structural_tag(w),
 }
 
 
@@ -150,6 +146,14 @@ def _schema(w: Wanted) -> make.Schema:
     return found
 
 
+def _structural_tag(w: Wanted) -> str:
+    """Return the grammar of a structural tag in either of its forms."""
+    found = _schema(w)
+    if isinstance(found, dict) and found.get("format") is not None:
+        return tagged(found["format"])
+    return make.structural_tag(*_tags(w))
+
+
 def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the structures and triggers of a structural tag.
 
@@ -161,7 +165,8 @@ def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
     tags, triggers = said.get("structures"), said.get("triggers")
     if not isinstance(tags, list) or not isinstance(triggers, list):
         raise GrammarError(
-            "a structural tag needs the lists `structures` (of begin, schema, end) and `triggers`"
+            "a structural tag needs a `format`, or the lists `structures` (of begin, schema, end) "
+            "and `triggers`"
         )
     for tag in tags:
         if (
@@ -181,53 +186,69 @@ def _tags(w: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
 class GrammarMaker:
     """Makes and checks the grammars of one gateway's requests."""
 
-    def __init__(self, vocabulary: Vocabulary, *, ends: tuple[TokenId, ...]) -> None:
-        self._vocabulary, self._ends = vocabulary, ends
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="baton-grammar")
-        self._right: OrderedDict[Grammar, None] = OrderedDict()  # oldest use first
+    def __init__(
+        self, vocabulary: Vocabulary, checks: GrammarChecks, *, ends: tuple[TokenId, ...]
+    ) -> None:
+        self._vocabulary, self._checks, self._ends = vocabulary, checks, ends
 
     async def of(
         self,
         body: GenerationBody,
         *,
+        client: str,
         after: tuple[TokenId, ...] = (),
         around: Callable[[str], str] = str,
+        framed: str = "",
     ) -> Grammar | None:
         """Return the grammar of a body; None if any answer will do.
 
         Args:
+            client: who asks, for fairness among clients
             after: the tokens behind which it begins, as the model writes its reasoning before
             around: returns the grammar of the whole answer, of which this one is the content
+            framed: a name of what `around` does
 
         Raises:
-            HttpFault: 400; the message names the field and what is wrong with it
+            HttpFault: 400, the message names the field and what is wrong with it; 429 or 503,
+                checks of other grammars come first
         """
         found = wanted(body)
         if found is None:
             return None
-        return await self.made(found.field, lambda: around(MAKERS[found.kind](found)), after=after)
+        return await self.made(
+            found.field,
+            lambda: around(MAKERS[found.kind](found)),
+            said=(found.kind, found.value, found.white_space, framed),
+            client=client,
+            after=after,
+        )
 
     async def made(
-        self, field: str, text: Callable[[], str], *, after: tuple[TokenId, ...]
+        self,
+        field: str,
+        text: Callable[[], str],
+        *,
+        said: tuple[Any, ...],
+        client: str,
+        after: tuple[TokenId, ...],
     ) -> Grammar:
         """Return the grammar that `text` returns the text of; it may take its time.
 
+        Args:
+            said: what `text` depends on, in JSON's types
+
         Raises:
-            HttpFault: 400, about `field`
+            HttpFault: 400, about `field`; 429 or 503, checks of other grammars come first
         """
-        loop = asyncio.get_running_loop()
         try:
-            grammar = await loop.run_in_executor(self._threads, self._make, text, after)
+            key = sha256(json.dumps([*said, after]).encode("utf-8", "surrogatepass")).digest()
+            return await self._checks.grammar(key, client, lambda: self._make(text, after))
+        except RecursionError as e:
+            raise refuse(f"{field}: it is nested too deeply", param=field) from e
         except GrammarError as e:
             raise refuse(f"{field}: {e}", param=field) from e
-        self._right[grammar] = None
-        self._right.move_to_end(grammar)
-        if len(self._right) > REMEMBERED:
-            self._right.popitem(last=False)
-        return grammar
 
     def _make(self, text: Callable[[], str], after: tuple[TokenId, ...]) -> Grammar:
         grammar = Grammar(text(), after, self._ends)
-        if grammar not in self._right:
-            check(grammar, self._vocabulary)
+        check(grammar, self._vocabulary)
         return grammar

@@ -2,6 +2,8 @@
 
 from baton.core.matchers import GrammarError
 from baton.core.messages import Grammar
+from baton.grammar.combining import check_combinations
+from baton.grammar.embedded import schemas
 from baton.grammar.matcher import LlguidanceMatcher
 from baton.grammar.vocabulary import Vocabulary
 
@@ -16,6 +18,7 @@ def check(grammar: Grammar, vocabulary: Vocabulary) -> None:
     """
     if not grammar.ends:
         raise GrammarError("this model has no end token, so no answer could be complete")
+    check_combinations(schemas(grammar.text))
     matcher = LlguidanceMatcher(grammar, vocabulary)
     if not matcher.allowed().any():
         raise GrammarError("the grammar allows no answer")

@@ -19,7 +19,15 @@ from typing import Any
 
 from baton.core.matchers import GrammarError
 from baton.grammar import patterns
-from baton.grammar.limits import COUNTED, MULTIPLES, PATTERN_PROPERTIES, PATTERNS, TEXT_CHARS
+from baton.grammar.limits import (
+    COUNTED,
+    MULTIPLES,
+    NAMES,
+    PATTERN_PROPERTIES,
+    PATTERNS,
+    TEXT_CHARS,
+)
+from baton.grammar.references import nodes
 
 Node = dict[str, Any]
 SAFE = 2**53 - 1  # up to here each whole number is a 64-bit float (RFC 8259, section 6)
@@ -59,16 +67,18 @@ def adapted(schema: Mapping[str, Any]) -> Node:
 
 def _check_counts(schema: Mapping[str, Any]) -> None:
     """Check what one object of a schema cannot tell, as llguidance may combine any two of them."""
-    nodes = list(_nodes(schema))
-    named = sum(_size(node.get("properties")) for node in nodes)
-    counted = any("minProperties" in node or "maxProperties" in node for node in nodes)
-    patterned = sum(_size(node.get("patternProperties")) for node in nodes)
-    matched = sum("pattern" in node for node in nodes)
-    multiple = math.lcm(*(_digits(node.get("multipleOf")) for node in nodes))
+    found = list(nodes(schema))
+    named = sum(_size(node.get("properties")) for node in found)
+    counted = any("minProperties" in node or "maxProperties" in node for node in found)
+    patterned = sum(_size(node.get("patternProperties")) for node in found)
+    matched = sum("pattern" in node for node in found)
+    names = len({name for node in found for name in _names(node)})
+    multiple = math.lcm(*(_digits(node.get("multipleOf")) for node in found))
     for count, what, most in (
         (named if counted else 0, "properties beside minProperties or maxProperties", COUNTED),
         (patterned, "patternProperties", PATTERN_PROPERTIES),
         (matched, "patterns", PATTERNS),
+        (names, "different names of properties", NAMES),
     ):
         if count > most:
             raise GrammarError(f"the schema has {count} {what}; at most {most} are served")
@@ -77,6 +87,15 @@ def _check_counts(schema: Mapping[str, Any]) -> None:
             f"a multiple of all multipleOf of the schema is {str(multiple)[:40]}, without decimal "
             f"point; at most {MULTIPLES} is served"
         )
+
+
+def _names(node: Mapping[str, Any]) -> Iterator[str]:
+    """The names of properties that one object says, as a schema or within a constant."""
+    for said in (node.get("properties"), node.get("required")):
+        if isinstance(said, (Mapping, list)):
+            yield from (name for name in said if isinstance(name, str))
+    for constant in nodes([node.get("const"), node.get("enum")]):
+        yield from constant
 
 
 def _digits(value: object) -> int:
@@ -90,18 +109,6 @@ def _digits(value: object) -> int:
 
 def _size(value: object) -> int:
     return len(value) if isinstance(value, Mapping) else 0
-
-
-def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object in a JSON value."""
-    left = [value]
-    while left:
-        found = left.pop()
-        if isinstance(found, Mapping):
-            yield found
-            left.extend(found.values())
-        elif isinstance(found, list):
-            left.extend(found)
 
 
 def _adapt(value: Any) -> Any:
@@ -226,11 +233,11 @@ def _with_options_in_place(schema: Node) -> Node:
     """Return the schema with the definitions that options of `oneOf` refer to in their places, so
     that llguidance can see that the options exclude each other. Definitions keep their own
     references: they may be recursive."""
-    below = [node for node in _nodes(schema) if node is not schema]
+    below = [node for node in nodes(schema) if node is not schema]
     if any(isinstance(node.get(key), str) for node in below for key in ("$id", "id")):
         return schema  # the same reference has several meanings
     room = TEXT_CHARS
-    sites = [node for node in _nodes(schema) if isinstance(node.get("oneOf"), list)]
+    sites = [node for node in nodes(schema) if isinstance(node.get("oneOf"), list)]
     placed = []
     for node in sites:
         options = [_target(schema, option) for option in node["oneOf"]]

@@ -5,24 +5,22 @@ each item. It is bounded, because a small model may otherwise write spaces for e
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, StructTag, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
 
 from baton.core.matchers import GrammarError
 from baton.grammar import patterns
 from baton.grammar.dialect import adapted
-from baton.grammar.limits import CHOICES, LARK_WORDS, NESTING, TEXT_CHARS
+from baton.grammar.embedded import JSON, LARK_WORD, schema_at
+from baton.grammar.limits import CHOICES, GBNF_WORK, LARK_WORDS, NESTING, TEXT_CHARS
 
 # Not \u0041: a name would be taken for another one than it is.
 ESCAPES = 'nrbtf\\"'
 WHITE_SPACE = r"\n?[ \t]{0,32}"
 Schema = Mapping[str, Any] | bool
-JSON = "%json"
-# Comments, texts, regular expressions, names.
-LARK_WORD = re.compile(r'//.*|#.*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|%?\w+')
 
 
 def json_schema(schema: Schema, *, white_space: str | None = None) -> str:
@@ -89,8 +87,15 @@ def context_free(text: str) -> str:
     Raises:
         GrammarError: it is neither, or it has too many words or repetitions
     """
+    words = _words(_checked(text))
+    rules = 0 if is_lark_syntax(text) else text.count("::=")
+    if rules * words > GBNF_WORK:
+        raise GrammarError(
+            f"the grammar has {rules} rules of {words} words together; in GBNF the product of the "
+            f"two is at most {GBNF_WORK}; give fewer rules, or write it in Lark's notation"
+        )
     try:
-        found = _checked(grammar_from("grammar", _checked(text)))
+        found = _checked(grammar_from("grammar", text))
     except (ValueError, RecursionError) as e:
         raise GrammarError(f"the grammar is neither Lark nor GBNF: {e}") from e
     return _checked(_with_schemas_adapted(found))
@@ -132,29 +137,38 @@ def nesting(value: object) -> int:
     return depth
 
 
+def _words(text: str) -> int:
+    """Return how many words a grammar has.
+
+    Raises:
+        GrammarError: it has too many
+    """
+    words = sum(1 for _ in LARK_WORD.finditer(text))
+    if words > LARK_WORDS:
+        raise GrammarError(f"the grammar has {words} words; at most {LARK_WORDS} are served")
+    return words
+
+
 def _with_schemas_adapted(text: str) -> str:
     """Return a grammar in Lark's notation whose schemas are as those that are asked for alone.
 
     Raises:
         GrammarError: a schema cannot be, or the grammar has too many words or repetitions
     """
-    parts, at, words, schemas = [], 0, 0, text.count(JSON)
+    _words(text)
+    parts, at, schemas = [], 0, text.count(JSON)
     while word := LARK_WORD.search(text, at):
-        words += 1
         parts.append(text[at : word.end()])
         at = word.end()
         if word[0] != JSON:
             patterns.check_length(word[0])
             continue
         try:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            schema, at = json.JSONDecoder().raw_decode(text, start)
+            schema, at = schema_at(text, at)
         except (ValueError, RecursionError) as e:
             raise GrammarError(f"{JSON} is not followed by JSON: {e}") from e
         parts.append(f" {_inner(schema)}")
         schemas -= 1
-    if words > LARK_WORDS:
-        raise GrammarError(f"the grammar has {words} words; at most {LARK_WORDS} are served")
     if schemas:
         raise GrammarError(f"the grammar says {JSON} within a text or a comment")
     return "".join([*parts, text[at:]])
