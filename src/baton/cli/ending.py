@@ -20,6 +20,9 @@ def prepare() -> int:
     faulthandler.enable()  # a crash in a library writes the stacks of all threads
     # Mooncake reads it when it loads, and writes a dozen lines otherwise.
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    # llguidance raises and catches thousands of errors while it builds some schemas. With a
+    # backtrace, which RUST_BACKTRACE=1 asks for, each takes a millisecond.
+    os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
     try:
         note = provide_cache()
     except ConfigError as e:

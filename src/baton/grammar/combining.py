@@ -1,7 +1,7 @@
 """How much llguidance copies when it combines schemas, counted before it does.
 
-`allOf`, and `anyOf`, `oneOf`, `enum`, `const` or `$ref` beside other keywords, become one schema, in
-which an object's properties are combined one by one and every option with every other one. What
+`allOf`, and `anyOf`, `oneOf`, `enum`, `const` or `$ref` beside other keywords, become one schema,
+in which an object's properties are combined one by one and every option with every other one. What
 llguidance copies for that is bounded by nothing but the text: a schema of 100 KiB can take
 gigabytes. So its way is gone here first, with the sizes of schemas in the place of schemas.
 
@@ -33,8 +33,8 @@ PAIRS = 8  # options that are compared as fast as a schema is copied
 # Schemas that are copied as fast as two patterns of names are compared: patterns that begin with
 # different letters, and any others.
 APART, OVERLAPPING = 40, 500
-# Of an object: so many names are compared with each other as fast as a schema is copied, if they are
-# not only a few.
+# Of an object: so many names are compared with each other as fast as a schema is copied, if they
+# are not only a few.
 NAME_PAIRS, FEW = 8, 100
 BEGINNING = re.compile(r"\^([\w-]*)(?![\w?*{-])[^|]*", re.ASCII)
 

@@ -21,8 +21,8 @@ PATTERNS = 1_000
 NAMES = 2_000  # different ones, of properties
 MULTIPLES = 90_000  # of which all multipleOf, without their decimal point, are divisors
 COUNTED = 200  # of a schema that says minProperties or maxProperties
-# Schemas that llguidance builds, combines and copies for one text (combining.py). A copy takes up to
-# 0.3 us and 330 bytes, a step ten times as long.
+# Schemas that llguidance builds, combines and copies for one text (combining.py). A copy takes up
+# to 0.3 us and 330 bytes, a step ten times as long.
 STEPS = 25_000
 COPIED = 500_000
 

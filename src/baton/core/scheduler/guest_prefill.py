@@ -8,10 +8,10 @@ The engine ends the request with its first token; its pages stay until decode ha
 Blocks that the engine had cached are hashed with the first step and compared with their sums at
 birth, which the ledger keeps by page. If a page differs, the epoch fails, and the engine is told to
 take the page out of its cache, so that the next epoch computes it. What the engine computes of
-that request until it ends it is refused and taken out too, as it follows from damaged state. A page whose sums at birth are
-not known, because it was computed for a request without a room, or for one that ended before its
-seal, is sealed when it is first hit: nothing better is possible, and what changed in it before is
-not found.
+that request until it ends it is refused and taken out too, as it follows from damaged state. A page
+whose sums at birth are not known, because it was computed for a request without a room, or for one
+that ended before its seal, is sealed when it is first hit: nothing better is possible, and what
+changed in it before is not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
 ticket. What it does until then waits here, for a bounded time. A ticket that comes later fails at
