@@ -1,16 +1,18 @@
 """A worker without a model: it takes every ticket and says tokens at a given rate, over the real
 control plane.
 
-tools/scripted_worker.py GATEWAY [--interval-ms 50] [--sent FILE]
+tools/scripted_worker.py GATEWAY [--interval-ms 50] [--sent FILE] [--answers FILE]
 
     gateway ◀──Register, Admitted, FirstToken, Tokens, Ended── script        sessions, codec and sockets as shipped
             ───Ticket, Abort──▶
 
-It begins to step when no room has opened for half a second: a gateway that does not know a worker's
+It begins to step when no room has opened for --settle-ms: a gateway that does not know a worker's
 pace yet gives it a few requests first. From then on every step says the next token of each room,
 one message a room and all in one turn as a decode leader does, a step each interval (0: as soon as
 the gateway has taken the one before). A room is known by the first id of its prompt, and
 FILE gets the time at which each of its tokens was handed to the socket.
+
+What is said is always the same, or chosen by the prompt from a file of `Answers`.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from baton.adapters.clock import MonotonicClock
@@ -78,22 +81,48 @@ def manifest(boot: Boot, max_model_len: int) -> Manifest:
     )
 
 
-class Room:
-    """One ticket's answer so far."""
+class Answers(msgspec.Struct, frozen=True):
+    """Whole answers, chosen by how often a prompt has a token: once for each of its messages, say.
 
-    def __init__(self, ticket: Ticket) -> None:
+    Attributes:
+        mark: the token
+        answers: by its number in the prompt, the tokens that are said, the one that ends them too
+        prompts: the file that gets each prompt, a line each
+    """
+
+    mark: int
+    answers: dict[int, tuple[TokenId, ...]]
+    prompts: str
+
+    def to(self, ticket: Ticket) -> tuple[TokenId, ...]:
+        """Return the answer to a ticket."""
+        with Path(self.prompts).open("ab") as prompts:
+            prompts.write(msgspec.json.encode(ticket.prompt) + b"\n")
+        return self.answers[ticket.prompt.count(TokenId(self.mark))]
+
+
+class Room:
+    """One ticket's answer so far: some tokens, or words for ever if there are none."""
+
+    def __init__(self, ticket: Ticket, tokens: tuple[TokenId, ...] = ()) -> None:
         self.key, self.number, self.limit = ticket.key, ticket.prompt[0], ticket.limits.max_tokens
-        self.said = 0
+        self.said, self._tokens = 0, tokens
 
     def next(self) -> Drawn:
         """The next token."""
-        drawn = Drawn(WORDS[(self.number + self.said) % len(WORDS)], None, ())
+        token = (
+            self._tokens[self.said]
+            if self._tokens
+            else WORDS[(self.number + self.said) % len(WORDS)]
+        )
         self.said += 1
-        return drawn
+        return Drawn(token, None, ())
 
     @property
     def finish(self) -> FinishReason | None:
         """After the last token."""
+        if self._tokens and self.said == len(self._tokens):
+            return FinishReason.STOP
         return FinishReason.LENGTH if self.said >= self.limit else None
 
 
@@ -107,8 +136,11 @@ class Script:
         boot: Boot,
         *,
         interval_s: float,
+        settle_s: float,
         max_model_len: int,
+        answers: Answers | None,
     ) -> None:
+        self._settle_s, self._answers = settle_s, answers
         self._lines, self._sessions, self._boot = lines, sessions, boot
         self._interval_s, self._max_model_len = interval_s, max_model_len
         self._rooms: dict[object, Room] = {}
@@ -144,13 +176,14 @@ class Script:
         self._lines.send(self._gateway, message)
 
     def _open(self, ticket: Ticket) -> None:
-        room = self._rooms[ticket.key] = Room(ticket)
+        tokens = () if self._answers is None else self._answers.to(ticket)
+        room = self._rooms[ticket.key] = Room(ticket, tokens)
         self._say(Admitted(room.key))
         self._say(FirstToken(room.key, TokenIndex(0), room.next(), room.finish))
         self._noted([room])
         self._end_if_done(room)
         if not self._stepping:
-            self._due = time.monotonic() + 0.5
+            self._due = time.monotonic() + self._settle_s
 
     def _noted(self, rooms: list[Room]) -> None:
         self._lines.flush()
@@ -201,7 +234,9 @@ def main() -> None:
     parser.add_argument("gateway")
     parser.add_argument("--interval-ms", type=float, default=50.0)
     parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--settle-ms", type=float, default=500.0)
     parser.add_argument("--sent", type=Path)
+    parser.add_argument("--answers", type=Path)
     args = parser.parse_args()
     clock, boot = MonotonicClock(), Boot(SystemEntropy().bits(64))
     control = ZmqControl(bind=None, secret=None, max_frame_bytes=MAX_FRAME_BYTES)
@@ -212,7 +247,11 @@ def main() -> None:
         sessions,
         boot,
         interval_s=args.interval_ms / 1e3,
+        settle_s=args.settle_ms / 1e3,
         max_model_len=args.max_model_len,
+        answers=None
+        if args.answers is None
+        else msgspec.json.decode(args.answers.read_bytes(), type=Answers, strict=False),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)

@@ -178,6 +178,10 @@ class Service:
             main = ["-m", "tests.e2e.faulty_worker", str(self._faults(name))]
         return self._start(name, [*main, *settings])
 
+    def start_other(self, name: str, arguments: list[str]) -> Process:
+        """Another program, by its name and -m MODULE ARGUMENTS."""
+        return self._start(name, arguments)
+
     def order(self, name: str, faults: Faults) -> None:
         """Faults of a worker's reads, from its next one on; it must have been started with some, be
         it none."""
@@ -264,11 +268,17 @@ def split(
 
 
 @contextmanager
-def unified(directory: Path, model: Path, *flags: str, dtype: str = "float32") -> Iterator[Service]:
+def unified(
+    directory: Path,
+    model: Path,
+    *flags: str,
+    dtype: str = "float32",
+    gateway: tuple[str, ...] = (),
+) -> Iterator[Service]:
     """A gateway and one unified worker."""
     service = Service(directory, model, dtype=dtype)
     try:
-        service.start_gateway()
+        service.start_gateway(*gateway)
         service.start_worker("unified", *flags)
         service.wait_ready()
         yield service

@@ -1,17 +1,18 @@
-"""Agents with two tools and three turns, by the clients that people use, against a real split
-service. The model is random: what it says in calls is held together by the grammar alone."""
+"""Agents with two tools and three turns, by the clients that people use.
+
+With a random model what is said in calls is held together by the grammar alone; with a scripted one
+the model itself decides what it says, in the formats of real models.
+"""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from anthropic import Anthropic
-from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
-from openai import OpenAI
+from tests.e2e.agents import AGENTS, Ask, Turn
 from tests.e2e.service import Service, wait_for
+from tests.tiny import END, START
+from tokenizers import Tokenizer
 
 POOLS = ("--kv-pages", "300")
 TEMPLATE = """{% if tools %}<|im_start|>system
@@ -23,41 +24,30 @@ Tools: {{ tools | tojson }}<|im_end|>
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-CITY = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-SUM = {
-    "type": "object",
-    "properties": {
-        "a": {"type": "integer", "minimum": 0, "maximum": 9},
-        "b": {"type": "integer", "minimum": 0, "maximum": 9},
-    },
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-SCHEMAS = {"weather": CITY, "add": SUM}
+CLIENTS = [*AGENTS]
 pytestmark = pytest.mark.timeout(180)
 
 
-def run_tool(name: str, arguments: dict[str, Any]) -> str:
-    """What the client does with a call; a call that is not valid fails here."""
-    if name == "weather":
-        return f"It rains in {['Rome', 'Oslo'][['Rome', 'Oslo'].index(arguments['city'])]}."
-    assert name == "add"
-    return str(int(arguments["a"]) + int(arguments["b"]))
+def talk(client: str, url: str, asks: tuple[Ask, ...], *, stream: bool) -> list[Turn]:
+    """What the model says in so many turns."""
+    if client == "langchain":
+        pytest.importorskip("langchain_openai")
+    return AGENTS[client](url, asks, stream)
+
+
+def gateway_of(directory: Path, tiny: Path, *, parser: str) -> Service:
+    """A service whose gateway has started."""
+    (directory / "tools.jinja").write_text(TEMPLATE)
+    service = Service(directory, tiny)
+    template = ("--chat-template", str(directory / "tools.jinja"))
+    service.start_gateway(*template, "--tool-call-parser", parser)
+    return service
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
-    directory = tmp_path_factory.mktemp("agents")
-    (directory / "tools.jinja").write_text(TEMPLATE)
-    service = Service(directory, tiny)
+    service = gateway_of(tmp_path_factory.mktemp("agents"), tiny, parser="hermes")
     try:
-        flags = ("--chat-template", str(directory / "tools.jinja"))
-        service.start_gateway(*flags, "--tool-call-parser", "hermes")
         service.start_worker("prefill", *POOLS)
         service.start_worker("decode", *POOLS)
         service.wait_ready()
@@ -67,218 +57,100 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Se
         service.close()
 
 
-@pytest.fixture(scope="module")
-def client(service: Service) -> OpenAI:
-    return OpenAI(
-        base_url=f"http://127.0.0.1:{service.port}/v1", api_key="none", max_retries=0, timeout=60
-    )
+FORCED = (Ask("required"), Ask("add"), Ask("none", max_tokens=10))
 
 
-FUNCTIONS: list[Any] = [
-    {"type": "function", "function": {"name": name, "description": "d", "parameters": schema}}
-    for name, schema in SCHEMAS.items()
-]
-
-
-def streamed_message(client: OpenAI, **fields: Any) -> dict[str, Any]:
-    """The message of a streamed chat, put together as clients do it."""
-    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
-    for chunk in client.chat.completions.create(stream=True, **fields):
-        delta = chunk.choices[0].delta
-        if delta.content:
-            message["content"] = (message["content"] or "") + delta.content
-        for part in delta.tool_calls or []:
-            if part.index == len(message["tool_calls"]):
-                function = {"name": part.function.name, "arguments": ""}
-                message["tool_calls"].append(
-                    {"id": part.id, "type": "function", "function": function}
-                )
-            message["tool_calls"][part.index]["function"]["arguments"] += part.function.arguments
-    return message
-
-
-def whole_message(client: OpenAI, **fields: Any) -> dict[str, Any]:
-    """The message of a chat that is not streamed."""
-    answer = client.chat.completions.create(**fields).choices[0].message
-    return answer.model_dump(include={"role", "content", "tool_calls"})
-
-
-def loop(client: OpenAI, *, stream: bool) -> list[dict[str, Any]]:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_forced_calls_of_a_random_model(service: Service, client: str) -> None:
     """A call of any tool, a call of a named one, and an answer."""
-    ask = streamed_message if stream else whole_message
-    messages: list[Any] = [{"role": "user", "content": "What is the weather, and what is 1 + 2?"}]
-    for choice in ("required", {"type": "function", "function": {"name": "add"}}, "none"):
-        message = ask(
-            client,
-            model="m",
-            messages=messages,
-            tools=FUNCTIONS,
-            tool_choice=choice,
-            parallel_tool_calls=False,
-            temperature=0.8,
-            seed=5,
-            max_tokens=120 if choice != "none" else 10,
-        )
-        messages.append(message)
-        for call in message.get("tool_calls") or []:
-            function = call["function"]
-            said = run_tool(function["name"], json.loads(function["arguments"]))
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": said})
-    return messages
+    url = f"http://127.0.0.1:{service.port}"
+    whole, streamed = (talk(client, url, FORCED, stream=stream) for stream in (False, True))
+    assert len(whole[0].calls) == 1
+    assert [name for name, _ in whole[1].calls] == ["add"]
+    assert not whole[2].calls
+    assert whole[2].text
+    assert streamed == whole
 
 
-def without_ids(messages: list[dict[str, Any]]) -> list[Any]:
-    """Messages without the ids of calls, which are drawn for each answer."""
-    return [
-        (m["role"], m["content"], [c["function"] for c in m.get("tool_calls") or []])
-        for m in messages
-    ]
+AUTO = (Ask("auto", max_tokens=400, parallel=True),) * 3
+SAID = [
+    Turn("", [("weather", {"city": "Rome"})]),
+    Turn("", [("weather", {"city": "Oslo"}), ("add", {"a": 1, "b": 2})]),
+    Turn("It rains in Rome, <b>and</b> 1 + 2 = 3."),
+]
+# of a format: what a model writes in the first two turns, and the text before its calls
+WRITTEN = {
+    "hermes": (
+        'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+    ),
+    "qwen3_coder": (
+        "I look.\n\n<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "</function>\n</tool_call>",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+        "</tool_call>\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n"
+        "<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "pythonic": ("[weather(city='Rome')]", '[weather(city="Oslo"), add(a=1, b=2)]'),
+    "lfm2": (
+        "I look. <|tool_call_start|>[weather(city='Rome')]<|tool_call_end|>",
+        '<|tool_call_start|>[weather(city="Oslo"), add(a=1, b=2)]<|tool_call_end|>',
+    ),
+}
 
 
-def test_openai_chat(client: OpenAI) -> None:
-    whole, streamed = loop(client, stream=False), loop(client, stream=True)
-    assert [m["role"] for m in whole] == [
-        *("user", "assistant", "tool", "assistant", "tool", "assistant")
-    ]
-    assert whole[3]["tool_calls"][0]["function"]["name"] == "add"
-    assert whole[-1]["content"]
-    assert without_ids(streamed) == without_ids(whole)
+class ScriptedService:
+    """A gateway with a worker that says what a model of a format would.
+
+    A prompt has one mark for each message: of the tools, the question, an answer, the results of
+    its calls, and the one for the answer to come.
+    """
+
+    def __init__(self, directory: Path, tiny: Path, parser: str) -> None:
+        self._vocabulary = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+        self._prompts = directory / "prompts"
+        self._prompts.touch()
+        texts = zip((3, 5, 8), (*WRITTEN[parser], SAID[2].text), strict=True)
+        said = {marks: [*self._vocabulary.encode(text).ids, END] for marks, text in texts}
+        script = {"mark": START, "answers": said, "prompts": str(self._prompts)}
+        (directory / "answers.json").write_text(json.dumps(script))
+        self.service = gateway_of(directory, tiny, parser=parser)
+        flags = ["--interval-ms", "0.5", "--settle-ms", "0"]
+        flags += ["--answers", str(directory / "answers.json")]
+        self.service.start_other("script", ["-m", "scripted_worker", self.service.control, *flags])
+        self.service.wait_ready()
+
+    def prompts(self) -> list[str]:
+        """The prompts since the last time."""
+        found = [json.loads(line) for line in self._prompts.read_text().splitlines()]
+        self._prompts.write_text("")
+        return [self._vocabulary.decode(ids, skip_special_tokens=False) for ids in found]
 
 
-def test_langchain(service: Service) -> None:
-    model = ChatOpenAI(
-        base_url=f"http://127.0.0.1:{service.port}/v1",
-        api_key="none",
-        model="m",
-        temperature=0.8,
-        seed=5,
-        max_tokens=120,
-        max_retries=0,
-    )
+@pytest.fixture(scope="module", params=WRITTEN)
+def scripted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path
+) -> Iterator[tuple[str, ScriptedService]]:
+    made = ScriptedService(tmp_path_factory.mktemp("scripted"), tiny, request.param)
+    yield request.param, made
+    made.service.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_model_calls_what_it_chooses(scripted: tuple[str, ScriptedService], client: str) -> None:
+    """Whole and streamed; and every client's history becomes the prompts that the first one's
+    becomes."""
+    parser, script = scripted
+    url = f"http://127.0.0.1:{script.service.port}"
+    before = "" if parser == "pythonic" else "I look."
+    expected = [Turn(before, SAID[0].calls), *SAID[1:]]
+    script.prompts()
+    assert talk("openai chat", url, AUTO, stream=False) == expected
+    prompts = script.prompts()
+    assert len(prompts) == 3
+    assert "It rains in Rome." in prompts[1], "the result of the first call"
+    assert '"city": "Oslo"' in prompts[2], "a call of the second turn"
     for stream in (False, True):
-        messages: list[Any] = [HumanMessage("What is the weather, and what is 1 + 2?")]
-        for choice in ("required", "add", "none"):
-            bound = model.bind_tools(FUNCTIONS, tool_choice=choice, parallel_tool_calls=False)
-            if stream:
-                answer = None
-                for chunk in bound.stream(messages):
-                    answer = chunk if answer is None else answer + chunk
-            else:
-                answer = bound.invoke(messages)
-            messages.append(answer)
-            for call in answer.tool_calls:
-                said = run_tool(call["name"], call["args"])
-                messages.append(ToolMessage(said, tool_call_id=call["id"]))
-        assert len(messages) == 6, "two calls, each with its result, and an answer"
-        assert messages[-1].content
-
-
-def responses_loop(client: OpenAI, *, stream: bool) -> list[Any]:
-    """The loop of `loop`, by the Responses API."""
-    items: list[Any] = [{"role": "user", "content": "What is the weather, and what is 1 + 2?"}]
-    tools: list[Any] = [{"type": "function"} | tool["function"] for tool in FUNCTIONS]
-    for choice in ("required", {"type": "function", "name": "add"}, "none"):
-        fields: dict[str, Any] = {
-            "model": "m",
-            "input": items,
-            "tools": tools,
-            "tool_choice": choice,
-            "parallel_tool_calls": False,
-            "temperature": 0.8,
-            "store": False,
-            "max_output_tokens": 120 if choice != "none" else 10,
-            "extra_body": {"seed": 5},
-        }
-        if stream:
-            *_, last = client.responses.create(**fields, stream=True)
-            assert last.type in ("response.completed", "response.incomplete")
-            response = last.response
-        else:
-            response = client.responses.create(**fields)
-        for item in response.output:
-            items.append(item.model_dump(exclude_none=True, exclude={"parsed_arguments"}))
-            if item.type == "function_call":
-                said = run_tool(item.name, json.loads(item.arguments))
-                items.append(
-                    {"type": "function_call_output", "call_id": item.call_id, "output": said}
-                )
-    return items
-
-
-def essence(item: dict[str, Any]) -> tuple[Any, ...]:
-    """An item without ids."""
-    if item.get("type") == "message":
-        return "message", [part["text"] for part in item["content"]]
-    return tuple(item.get(key) for key in ("type", "content", "name", "arguments", "output"))
-
-
-def test_openai_responses(client: OpenAI) -> None:
-    whole, streamed = responses_loop(client, stream=False), responses_loop(client, stream=True)
-    kinds = [item.get("type", "message") for item in whole]
-    assert kinds == [
-        *("message", "function_call", "function_call_output"),
-        *("function_call", "function_call_output", "message"),
-    ]
-    assert whole[3]["name"] == "add"
-    assert whole[-1]["content"][0]["text"]
-    assert [essence(item) for item in streamed] == [essence(item) for item in whole]
-
-
-def anthropic_loop(client: Anthropic, *, stream: bool) -> list[Any]:
-    """The loop of `loop`, by Anthropic's Messages API."""
-    messages: list[Any] = [{"role": "user", "content": "What is the weather, and what is 1 + 2?"}]
-    tools: list[Any] = [{"name": name, "input_schema": schema} for name, schema in SCHEMAS.items()]
-    for choice in ({"type": "any"}, {"type": "tool", "name": "add"}, {"type": "none"}):
-        if choice["type"] != "none":
-            choice["disable_parallel_tool_use"] = True
-        fields: dict[str, Any] = {
-            "model": "m",
-            "messages": messages,
-            "tools": tools,
-            "tool_choice": choice,
-            "max_tokens": 120 if choice["type"] != "none" else 10,
-            "extra_body": {"seed": 5, "temperature": 0.8},
-        }
-        if stream:
-            with client.messages.stream(**fields) as events:
-                answer = events.get_final_message()
-        else:
-            answer = client.messages.create(**fields)
-        messages.append({"role": "assistant", "content": [b.model_dump() for b in answer.content]})
-        results = [
-            {
-                "type": "tool_result",
-                "tool_use_id": block.id,
-                "content": run_tool(block.name, block.input),
-            }
-            for block in answer.content
-            if block.type == "tool_use"
-        ]
-        if results:
-            messages.append({"role": "user", "content": results})
-    return messages
-
-
-def without_call_ids(messages: list[Any]) -> list[Any]:
-    """Blocks of messages without the ids of calls."""
-    return [
-        message["content"]
-        if isinstance(message["content"], str)
-        else [
-            {k: v for k, v in block.items() if k not in ("id", "tool_use_id")}
-            for block in message["content"]
-        ]
-        for message in messages
-    ]
-
-
-def test_anthropic(service: Service) -> None:
-    client = Anthropic(
-        base_url=f"http://127.0.0.1:{service.port}", api_key="none", max_retries=0, timeout=60
-    )
-    whole, streamed = anthropic_loop(client, stream=False), anthropic_loop(client, stream=True)
-    assert [m["role"] for m in whole] == ["user", "assistant"] * 3
-    assert [block["type"] for block in whole[1]["content"]][-1] == "tool_use"
-    assert whole[3]["content"][-1]["name"] == "add"
-    assert whole[5]["content"][0]["text"]
-    assert without_call_ids(streamed) == without_call_ids(whole)
+        assert talk(client, url, AUTO, stream=stream) == expected
+        assert script.prompts() == prompts
