@@ -9,7 +9,7 @@ from tests.core.build import drawn, key
 from baton.core.effects import Evict, Notice, TellEngine
 from baton.core.events import GuestAllocated, GuestComputes, GuestFinished, GuestScheduled
 from baton.core.ids import Page
-from baton.vllm.guest_link import LeaderEnd
+from baton.vllm.guest_link import LeaderEnd, SchedulerEnd
 from baton.vllm.names import FULL, key_of
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
 
@@ -48,7 +48,7 @@ class Pair:
         self.side = SchedulerSide(
             producer=producer, block_tokens=32, patience_s=5.0, clock=lambda: self.now
         )
-        self.side.connect(self.leader.address)
+        self.side.connect(SchedulerEnd(self.leader.address))
 
     def heard(self, count: int) -> list:
         """What the leader has heard since the last call: so many events."""

@@ -1,4 +1,5 @@
-"""Port: the engine that a worker is a guest of (vLLM), as its leader sees it.
+"""Port: the link between a leader and the scheduler of the engine that its worker is a guest of
+(vLLM).
 
 G1 No call blocks. G2 Events come in the order in which the engine says them, and none is lost while
 both sides live. G3 `fileno` is readable when there may be events. G4 News reach the engine in the
@@ -24,6 +25,22 @@ class GuestLink(Protocol):
 
     def fileno(self) -> int:
         """The descriptor to poll."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class SchedulerLink(Protocol):
+    """The scheduler's end."""
+
+    def say(self, event: GuestEvent) -> None:
+        """Tell the leader what the engine has done."""
+        ...
+
+    def news(self) -> list[GuestNews]:
+        """Return what the leader has said since the last call."""
         ...
 
     def close(self) -> None:

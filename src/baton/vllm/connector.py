@@ -16,6 +16,7 @@ from vllm.distributed.parallel_state import get_tp_group
 from vllm.version import __version__ as vllm_version
 
 from baton.core.errors import ConfigError
+from baton.vllm.guest_link import SchedulerEnd
 from baton.vllm.identity import computation, weights_identity
 from baton.vllm.layout import placement, require_one_group, state_table
 from baton.vllm.rank_process import RankProcess, Served
@@ -156,7 +157,7 @@ class BatonConnector(KVConnectorBase_V1):
         """Connect the scheduler with the leader."""
         first = metadata[0]
         assert isinstance(first, BatonHandshake)
-        self._scheduler.connect(first.address)
+        self._scheduler.connect(SchedulerEnd(first.address))
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Take vLLM's prefix cache, from which damaged pages are taken out."""

@@ -7,7 +7,6 @@ so for each of its rows, and its blocks are sealed.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -21,6 +20,7 @@ from baton.core.messages import Grammar
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
 from baton.ports.fabric import Pool
+from baton.vllm.seal_queue import SealQueue, places_of
 
 Sums = Callable[
     [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
@@ -53,9 +53,7 @@ class GuestEngine:
         self._placement, self._sums, self._identity = placement, block_sums, identity
         self._wake = wake
         self._change = threading.Condition()
-        self._batches: deque[Batch] = deque()
-        self._digests: deque[DigestOrder] = deque()
-        self._computed: dict[Key, int] = {}  # positions, as vLLM says
+        self._queue = SealQueue()
         self._ends: list[Done | BaseException] = []
         self._done = dict.fromkeys((WorkKind.STEP, WorkKind.DIGEST), 0)
         self._closed = False
@@ -79,25 +77,24 @@ class GuestEngine:
     def computed(self, rows: Mapping[Key, int]) -> None:
         """vLLM has computed these requests up to these positions, and the pools have the result."""
         with self._change:
-            for key, end in rows.items():
-                self._computed[key] = max(end, self._computed.get(key, 0))
+            self._queue.computed(rows)
             self._change.notify()
 
     def forget(self, key: Key) -> None:
         """vLLM computes no more of a request."""
         with self._change:
-            self._computed.pop(key, None)
+            self._queue.forget(key)
 
     # ---- the pump's thread ----------------------------------------------------------------------
 
     def submit(self, batch: Batch) -> None:
         with self._change:
-            self._batches.append(batch)
+            self._queue.add(batch)
             self._change.notify()
 
     def digest(self, order: DigestOrder) -> None:
         with self._change:
-            self._digests.append(order)
+            self._queue.add(order)
             self._change.notify()
 
     def poll(self) -> list[Done]:
@@ -146,26 +143,16 @@ class GuestEngine:
         """Return the next thing to hash; None when closed."""
         with self._change:
             while not self._closed:
-                if self._digests:
-                    return self._digests.popleft()
-                if self._batches and self._is_computed(self._batches[0]):
-                    return self._batches.popleft()
+                if (order := self._queue.take()) is not None:
+                    return order
                 self._change.wait()
         return None
-
-    def _is_computed(self, batch: Batch) -> bool:
-        return all(self._computed.get(row.key, 0) >= row.valid for row in batch.rows)
 
     def _seal(self, batch: Batch) -> BatchDone:
         return BatchDone(batch.seq, tuple(self._sealed(row) for row in batch.rows))
 
     def _sealed(self, row: Row) -> RowDone:
-        sums = {}
-        for group, (start, past) in row.final.items():
-            begins = row.begins.get(group, 0)
-            slots = row.pages[group][start - begins : past - begins].astype(np.int64)
-            numbers = np.arange(start, past, dtype=np.int64)
-            sums[group] = self._block_sums(group, slots, numbers)
+        sums = {g: self._block_sums(g, slots, numbers) for g, slots, numbers in places_of(row)}
         return RowDone(row.key, None, sums)
 
     def _hash(self, order: DigestOrder) -> DigestDone:

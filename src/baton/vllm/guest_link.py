@@ -82,16 +82,14 @@ class LeaderEnd(_End[GuestEvent, GuestNews]):
 
 
 class SchedulerEnd(_End[GuestNews, GuestEvent]):
-    """The scheduler's end."""
+    """Implements ports.guest.SchedulerLink."""
 
     def __init__(self, address: str) -> None:
         super().__init__(GuestNews)  # type: ignore[arg-type]
         self._socket.connect(address)
 
     def say(self, event: GuestEvent) -> None:
-        """Tell the leader what the engine has done."""
         self._send(event)
 
     def news(self) -> list[GuestNews]:
-        """Return what the leader has said since the last call."""
         return self._receive()

@@ -21,7 +21,7 @@ from baton.core.events import (
 )
 from baton.core.ids import Key, Page, TokenId
 from baton.core.messages import Drawn
-from baton.vllm.guest_link import SchedulerEnd
+from baton.ports.guest import SchedulerLink
 from baton.vllm.names import FULL, key_of
 
 
@@ -96,7 +96,7 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._evict: Callable[[set[int]], None] = lambda pages: None
         self._asked: dict[Key, float] = {}  # consumer: when a request was asked for first
-        self._link: SchedulerEnd | None = None
+        self._link: SchedulerLink | None = None
         self._keys: dict[str, Key] = {}  # of open requests that name a room
         self._names: dict[Key, str] = {}
         self._said: dict[Key, Notice] = {}
@@ -106,9 +106,9 @@ class SchedulerSide:
         self._begun: set[Key] = set()  # producer: requests of which the leader knows pages
         self._news = StepNotes()
 
-    def connect(self, address: str) -> None:
-        """The leader listens there."""
-        self._link = SchedulerEnd(address)
+    def connect(self, link: SchedulerLink) -> None:
+        """The link leads to the leader."""
+        self._link = link
 
     def evicts(self, evict: Callable[[set[int]], None]) -> None:
         """evict: takes pages out of vLLM's prefix cache"""
