@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from tests.core.build import KV, B, key, submit, ticket
 from tests.core.guest_world import GuestWorld
-from tests.core.world import expected
+from tests.core.world import World, expected
 
 from baton.core.door import Fail, Finish
-from baton.core.effects import Notice, TellEngine
+from baton.core.effects import Issue, Notice, Send, TellEngine
 from baton.core.events import GuestAllocated, GuestScheduled, MessageReceived
 from baton.core.ids import Boot, Page
-from baton.core.messages import FailCode, Failed, Offer, Ticket
+from baton.core.messages import Clear, FailCode, Failed, LedgerView, Offer, Ticket
 from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.work import ReadOutcome
 
@@ -419,6 +419,18 @@ def test_pages_for_a_room_that_decode_does_not_know_are_given_back_at_once() -> 
     assert told == {Notice.FAILED}
     world.run()
     assert world.at_rest
+
+
+@pytest.mark.parametrize("boot", [P, D])
+def test_pools_of_another_engine_are_never_cleared_and_the_answer_says_so(boot: Boot) -> None:
+    world = worlds()
+    leader = world.nodes[boot].leader
+    leader.step(MessageReceived(World.GATEWAY, Clear(7)), world.now)
+    effects = leader.effects()
+    assert not [e for e in effects if isinstance(e, Issue)], "no rank is ordered to do it"
+    (answer,) = [e.message for e in effects if isinstance(e, Send)]
+    assert isinstance(answer, LedgerView)
+    assert (answer.question, answer.cleared) == (7, ())
 
 
 def test_a_step_that_leaves_out_a_part_of_the_prompt_ends_the_epoch() -> None:
