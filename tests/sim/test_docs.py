@@ -18,7 +18,7 @@ VIOLATED = re.compile(r"violate\(\s*\"(\w+)\"")
 def checked():
     """Every invariant that the simulator names."""
     sources = [
-        path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").glob("*.py"))
+        path.read_text() for path in sorted((ROOT / "src" / "baton" / "dev" / "sim").rglob("*.py"))
     ]
     own = {name for source in sources for name in VIOLATED.findall(source)}
     return own | {check.name for check in CHECKS} | {PROCESS_ENDED}

@@ -8,7 +8,7 @@ import msgspec
 from baton.core.memory.state import StateTable, Window
 from baton.dev.sim.settings import Faults, WorldDraw
 
-TOLD_APART = ("table", "workers", "faults")
+TOLD_APART = ("table", "workers", "faults", "guests")
 
 
 def described(draw: WorldDraw) -> tuple[str, ...]:
@@ -18,6 +18,7 @@ def described(draw: WorldDraw) -> tuple[str, ...]:
         *(f"worker    {w.name}: {_fields(w, ('name', 'role'))}" for w in draw.workers),
         f"faults    {_faults(draw.faults)}",
         f"world     {_fields(draw, TOLD_APART)}",
+        *([f"guests    {_fields(draw.guests, ())}"] if draw.guests is not None else []),
     )
 
 

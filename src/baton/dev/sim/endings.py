@@ -42,6 +42,10 @@ class Endings:
             case _:
                 pass
 
+    def ended_by_engine(self, worker: Boot, key: Key) -> None:
+        """The engine that a worker is a guest of has ended a room's request."""
+        self._explained.add((worker, key))
+
     def lost(self, worker: Boot, peer: Boot) -> None:
         """A leader hears that a peer is gone. If it is a gateway, its rooms end with it."""
         self._explained.update(

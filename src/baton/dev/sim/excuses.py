@@ -24,6 +24,11 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     # an innocent request fails so only if it was a suspect and a fault hit it again
     FailCode.POISON: ENDED | {"is poison"},
 }
+# of requests to engines that have workers of ours as guests: connections break and are refused
+OF_GUESTS: dict[FailCode, frozenset[str]] = {
+    FailCode.COMPUTE_FAILED: DISTURBED | TRANSFER | {"late request"},
+    FailCode.HANDOFF_FAILED: frozenset({"late request"}),
+}
 # an attempt may fail because of it, but the request is served all the same
 MISTAKEN = frozenset({"mistaken pair"})
 EVERYBODY = "*"

@@ -4,6 +4,7 @@ from typing import Any
 
 from baton.core.effects import Send
 from baton.core.events import FrontEvent, MessageReceived
+from baton.core.frames import Said
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot
@@ -11,6 +12,7 @@ from baton.core.messages import Close, Failed, Ticket
 from baton.core.parts import FrontParts
 from baton.dev.sim.checked import Checked
 from baton.dev.sim.confusion import Voice
+from baton.dev.sim.guests.client import SimEngineClient
 from baton.dev.sim.network import SimControl
 from baton.dev.sim.parts import Parts
 from baton.dev.sim.process import Process
@@ -37,8 +39,14 @@ class GatewayRun:
         checks.made(FrontParts(process.boot, settings))
         watched = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
         core = Checked(CoreKind.FRONT, watched, checks, world.violate)
+        engines = SimEngineClient(world, process, self._engine_says) if world.draw.guests else None
         self._pump = GatewayPump(
-            core=core, front=self.front, lines=lines, clock=process.clock, say=world.people.hear
+            core=core,
+            front=self.front,
+            lines=lines,
+            clock=process.clock,
+            say=world.people.hear,
+            engines=engines,
         )
         process.start(lambda: self._pump)
 
@@ -55,6 +63,10 @@ class GatewayRun:
         """
         self._pump.step(event)
         self.process.wake(0)
+
+    def _engine_says(self, boot: Boot, message: Said) -> None:
+        """An engine has answered over HTTP: to the core it is as if its worker had said so."""
+        self.step(MessageReceived(boot, message))
 
     def _before(self, event: FrontEvent) -> None:
         if not isinstance(event, MessageReceived):

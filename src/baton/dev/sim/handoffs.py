@@ -69,6 +69,9 @@ class Handoffs:
         if (worker.boot, hold.key) in self._held:
             return  # it grows
         self._held.add((worker.boot, hold.key))
+        self._order(worker, hold, ticket)
+        if worker.guest:
+            return  # vLLM gives out pages chunk by chunk
         length = len(ticket.prompt) + len(ticket.said)
         for group in worker.table.groups:
             room = len(hold.pages.get(group.name, ()))
@@ -84,6 +87,8 @@ class Handoffs:
                     f"{_short(hold.key)} was given {room} of group "
                     f"{group.name} for {length} tokens",
                 )
+
+    def _order(self, worker: Manifest, hold: Hold, ticket: Ticket) -> None:
         if worker.boot == ticket.decode and (ticket.prefill, hold.key) not in self._held:
             self._violate(
                 "memory_order", f"{_short(hold.key)} holds pages of decode before those of prefill"

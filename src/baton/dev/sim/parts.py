@@ -30,7 +30,9 @@ class Parts:
     sessions: type[Sessions] = Sessions
     block_sums: BlockSums = block_sums
     host_store: type[SimHostStore] = SimHostStore
+    guests: bool = False  # whether workers are guests of simulated vLLM engines
     replaced: tuple[Replaced, ...] = field(default=())
 
 
 SHIPPED = Parts()
+GUESTS = Parts(guests=True)

@@ -14,7 +14,7 @@ from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
 from baton.dev.sim import content
 from baton.dev.sim.clients import Client, Oracle, right_answer
-from baton.dev.sim.excuses import InjectedFault, excuse
+from baton.dev.sim.excuses import OF_GUESTS, InjectedFault, excuse
 from baton.dev.sim.grammar import toy
 from baton.dev.sim.settings import BLOCK_TOKENS
 
@@ -283,7 +283,8 @@ class SimulatedClients:
         world.tell(f"client: {client.name} failed: {said}")
         if client.probe:
             world.violate("healed_succeeds", f"{client.name}, sent after healing, failed: {said}")
-        if excuse(fail.code, world.all_faults, self._concerned(client, fail)) is None:
+        also = OF_GUESTS.get(fail.code, frozenset()) if world.draw.guests else frozenset()
+        if excuse(fail.code, world.all_faults, self._concerned(client, fail), also=also) is None:
             world.violate("no_spurious_failure", f"{client.name} failed without an excuse: {said}")
         if world.hostile and world.tape.chance(world.faults().retry, "asks again"):
             world.heap.after(50_000, self.ask)

@@ -33,6 +33,7 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invariant: str
     detail: str
     choices: tuple[TapeChoice, ...]
+    guests: bool = False  # whether workers are guests of vLLM engines
 
     @property
     def script(self) -> Script:
@@ -48,12 +49,14 @@ class Regression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-def regression(outcome: RunOutcome, planted: str | None, *, seed: int) -> Regression:
+def regression(
+    outcome: RunOutcome, planted: str | None, *, seed: int, guests: bool = False
+) -> Regression:
     """Return what is kept of a failing run."""
     choices = tuple(
         TapeChoice(at, choice, outcome.labels[at]) for at, choice in sorted(outcome.choices.items())
     )
-    return Regression(FORMAT, seed, planted, outcome.invariant, outcome.detail, choices)
+    return Regression(FORMAT, seed, planted, outcome.invariant, outcome.detail, choices, guests)
 
 
 def encoded(kept: Regression) -> bytes:
@@ -83,8 +86,11 @@ def snippet(kept: Regression) -> str:
     once the bug is fixed, or, for a planted bug, to find it."""
     script = ", ".join(f"{c.at}: {c.choice}" for c in kept.choices)
     labels = ", ".join(dict.fromkeys(c.label for c in kept.choices))
+    shipped = ", parts=GUESTS" if kept.guests else ""
     parts, broken = (
-        (f', parts=BY_NAME["{kept.planted}"].make()', kept.invariant) if kept.planted else ("", "")
+        (f', parts=BY_NAME["{kept.planted}"].make()', kept.invariant)
+        if kept.planted
+        else (shipped, "")
     )
     body = (
         *textwrap.wrap(

@@ -20,6 +20,7 @@ from baton.core.gateway.front import Front
 from baton.core.handoff.plans import MOST
 from baton.core.ids import Boot, Micros
 from baton.core.scheduler.fetching import Fetching
+from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.scheduler.leader import Leader
 from baton.dev.sim.process import Process
 from baton.dev.sim.worker import WorkerRun
@@ -27,6 +28,7 @@ from baton.dev.sim.worker import WorkerRun
 PARTS = (
     "baton.core.",
     "baton.shell.",
+    "baton.vllm.",
     "baton.dev.sim.network",
     "baton.dev.sim.memory",
     "baton.dev.sim.plants.",
@@ -216,6 +218,12 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CachedPage", "children"): _cache,
         ("CachedPage", "pages"): _cache,
         ("CachedPage", "sums"): _cache,
+        # what is known of pages that another engine gives out: as many as there are pages
+        ("PageSums", "_totals"): _always,
+        ("PageSums", "_known"): _always,
+        ("PageSums", "_refused"): _always,
+        ("PageSums", "_sums"): _always,
+        ("GuestComputing", "_given_up"): lambda live, owner, table: len(table) <= GIVEN_UP,
         # messages that were sent once, a moment ago, and are not acknowledged yet
         ("Stream", "_kept"): lambda live, owner, table: owner._wait == owner._limits.resend_first,
         # kept for a stated time: sessions that the other side may not know, offers without a ticket
@@ -261,6 +269,8 @@ def kept(
             lives = live(process, worker.draw.role, rank, worker.boots)
             for what in (*left(process.pump, lives), *left(worker.cores[rank], lives)):
                 yield process, what
+            for table in worker.beside(rank):
+                yield from ((process, what) for what in left(table, lives))
 
 
 def left(pump: Any, live: Live) -> Iterator[str]:

@@ -117,8 +117,23 @@ class Faults(msgspec.Struct, frozen=True):
     slow_hosts: int = 0
     confused: float = 0.0  # a message to a process is sent again by another process
     twice: float = 0.0  # a message is sent again by the same process
+    http_late: float = 0.0  # a request to an engine arrives late, by up to some seconds
     hangs: int = 0  # work of a worker that never ends
     poison: bool = False  # whether one of the requests kills every worker that computes it
+
+
+class GuestDraw(msgspec.Struct, frozen=True):
+    """What is special in a world of guests.
+
+    Attributes:
+        merged: whether vLLM names requests that go on after a preemption among the new ones
+        patience_ms: after which decode computes a prompt that nobody hands over
+        short: whether blocks are so few that requests are preempted
+    """
+
+    merged: bool
+    patience_ms: int
+    short: bool
 
 
 class WorldDraw(msgspec.Struct, frozen=True):
@@ -141,6 +156,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     hurry_ms: int = 0  # the deadline of each request; 0 = as long as it could need
     shaped: bool = False  # whether requests have penalties, least lengths, logprobs
     verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
+    guests: GuestDraw | None = None  # None: workers compute by themselves
 
     @property
     def clean(self) -> bool:

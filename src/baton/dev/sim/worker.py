@@ -1,7 +1,7 @@
 """One incarnation of a simulated worker: the processes of its ranks, with the pumps that are
 shipped, over simulated ports."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,12 +39,14 @@ from baton.dev.sim.process import Process, Pump
 from baton.dev.sim.replicas import Replicas
 from baton.dev.sim.settings import LONGEST, WorkerDraw
 from baton.dev.sim.watched import Watched
+from baton.ports.guest import GuestLink
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.rank_pump import RankPump
 from baton.shell.worker import WorkerPump
-from baton.trace.checks.all import Checks
+from baton.trace.checks.all import CHECKS, Checks
+from baton.trace.checks.check import Check
 from baton.trace.log import CoreKind
 
 # a slow copy to the host store takes 2 s
@@ -65,6 +67,9 @@ class Silent(Narration):
 
 class WorkerRun:
     """The processes of one worker, from its start to its end."""
+
+    watchdog = WATCHDOG
+    checks: Sequence[type[Check]] = CHECKS
 
     def __init__(
         self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts
@@ -151,8 +156,14 @@ class WorkerRun:
         )
 
     def _leader(self) -> Leader:
+        self._settings = self._leader_settings()
+        leader = Leader(self.manifest, self._settings, self.pages)
+        leader.worker.marks, leader.worker.plans = self.world.core_marks, self.world.plans
+        return leader
+
+    def _leader_settings(self) -> LeaderSettings:
         d = self.draw
-        self._settings = LeaderSettings(
+        return LeaderSettings(
             name=d.name,
             address=address_of(d.name),
             step_tokens=d.step_tokens,
@@ -170,9 +181,6 @@ class WorkerRun:
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,
         )
-        leader = Leader(self.manifest, self._settings, self.pages)
-        leader.worker.marks, leader.worker.plans = self.world.core_marks, self.world.plans
-        return leader
 
     # ---- what goes in and out, for the judges ---------------------------------------------------
 
@@ -273,16 +281,8 @@ class WorkerRun:
         process: Process = world.process(f"{d.name}/{rank}", self.boots[rank])
         self.processes.append(process)
         placement = self.placements[rank]
-        books = ShadowBooks(process.name, placement, world.violate)
+        engine, books = self._memory(rank, process, placement)
         books.replicas = self.replicas
-        engine = SimEngine(
-            world=world,
-            process=process,
-            placement=placement,
-            rank=rank,
-            pages=self.pages,
-            collective=self.collective,
-        )
         books.engine = engine
         engine.cached, engine.passing = self.cache.holds, books.passing.__contains__
         fabric = SimFabric(world, process, engine.sim_pools, books)
@@ -304,7 +304,7 @@ class WorkerRun:
         lines = Lines(sessions, control, process.clock)
         if rank == 0:
             world.confusion.joins(self.boot, Voice(process, sessions, lines))
-        checks = Checks()
+        checks = Checks(self.checks)
         checks.made(RankParts(rank, self.boots[rank], tuple(self.placements), world.seal))
         if rank == 0:
             checks.made(LeaderParts(self.manifest, self._settings, self.pages))
@@ -316,13 +316,31 @@ class WorkerRun:
             store=store,
             clock=process.clock,
             narration=Silent(),
-            watchdog=WATCHDOG,
+            watchdog=self.watchdog,
         )
         self.engines.append(engine)
         self.stores.append(store)
         self.cores.append(core)
         self.books.append(books)
         process.start(lambda: self._pump(rank, host, lines, process, checks))
+
+    def _memory(
+        self, rank: Rank, process: Process, placement: Placement
+    ) -> tuple[SimEngine, ShadowBooks]:
+        """Make the engine of a rank, and the books of its memory."""
+        engine = SimEngine(
+            world=self.world,
+            process=process,
+            placement=placement,
+            rank=rank,
+            pages=self.pages,
+            collective=self.collective,
+        )
+        return engine, ShadowBooks(process.name, placement, self.world.violate)
+
+    def _guest(self, process: Process) -> GuestLink | None:
+        """Make the link to the engine that the worker is a guest of; None if it is none's."""
+        return None
 
     def _pump(
         self, rank: Rank, host: RankHost, lines: Lines, process: Process, checks: Checks
@@ -351,6 +369,7 @@ class WorkerRun:
             clock=process.clock,
             gateways=self.world.gateway_addresses,
             narration=Silent(),
+            guest=self._guest(process),
         )
 
     def damaged(self) -> set[CachedPage]:
@@ -367,6 +386,10 @@ class WorkerRun:
             for entry in live
             if any(sees(e, g, int(p)) for e in self.engines for g, p in entry.pages.items())
         }
+
+    def beside(self, rank: int) -> Iterable[object]:
+        """Return what a rank's process has, besides its pump and its core, that may keep tables."""
+        return ()
 
     def at_rest(self) -> str:
         """Return what is still held although nothing should be; empty if nothing is."""

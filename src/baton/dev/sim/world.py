@@ -33,6 +33,9 @@ from baton.dev.sim.endings import Endings
 from baton.dev.sim.excuses import EVERYBODY, InjectedFault, worker_of
 from baton.dev.sim.gateway import GatewayRun
 from baton.dev.sim.gray import CRASH, Gray
+from baton.dev.sim.guests.draw import draw_guests
+from baton.dev.sim.guests.vllm import SimulatedVllm
+from baton.dev.sim.guests.worker import GuestRun
 from baton.dev.sim.handoffs import Handoffs
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.loans import Loans
@@ -108,7 +111,7 @@ class World:
     ) -> None:
         self._front_settings = front
         self.tape, self.parts, self.seal = tape, parts, seal
-        drawn = draw_world(tape) if draw is None else draw
+        drawn = (draw_guests if parts.guests else draw_world)(tape) if draw is None else draw
         self.draw = msgspec.structs.replace(drawn, hurry_ms=0) if calm else drawn
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
@@ -205,6 +208,12 @@ class World:
         found = self._ranks.get(boot)
         return found if found is not None and found[0].alive else None
 
+    def engine_at(self, url: str) -> SimulatedVllm | None:
+        """Return the engine that answers there; None if none does."""
+        runs = [w for w in self.workers.values() if isinstance(w, GuestRun)]
+        engines = [run.vllm for run in runs if address_of(run.draw.name) == url]
+        return next((engine for engine in engines if engine.alive), None)
+
     def rows_of(self, placement: Placement) -> content.BlockContents:
         """Return the contents of a rank with this placement. They are the same for every worker and
         every start of it, and for every page size."""
@@ -251,7 +260,8 @@ class World:
             self.tell(f"{worker.draw.name}: {ordered(plan)}")
         if rank == 0:
             self.handoffs.ordered(worker.manifest, plan)
-            self.waits.ordered(worker.boot, plan)
+            if not worker.manifest.guest:  # vLLM's own limits say how long its requests wait
+                self.waits.ordered(worker.boot, plan)
             worker.cache.committed(plan.commit)
             self.marks["commit"] += len(plan.commit)
             self.marks["rehash"] += len(plan.rehash)
@@ -324,7 +334,8 @@ class World:
             f"{draw.name}: starts as boot "
             f"{boots[0]}{' with other weights' if weights != WEIGHTS else ''}"
         )
-        worker = WorkerRun(self, draw, boots, weights=weights, parts=self.parts)
+        run = WorkerRun if self.draw.guests is None else GuestRun
+        worker = run(self, draw, boots, weights=weights, parts=self.parts)
         self.workers[draw.name] = worker
         for process, engine in zip(worker.processes, worker.engines, strict=True):
             self._ranks[process.boot] = (process, engine.sim_pools)
@@ -412,7 +423,8 @@ class World:
         self._advance(self.heap.now + PROBE_US)
         cleared = {view.name for view in gateway.front.ledger(question) or () if view.cleared}
         gateway.step(ForgetQuestion(question))
-        if cleared != {w.name for w in self.draw.workers}:
+        due = {w.name for w in self.draw.workers} if self.draw.guests is None else set()
+        if cleared != due:
             self.violate("healed_succeeds", f"only {sorted(cleared)} have cleared their pools")
         self.clearing = False
         self._probe(2)

@@ -56,6 +56,13 @@ def simulate(
             min=1, metavar="J", help="Processes.", show_default="the cores", rich_help_panel=MANY
         ),
     ] = None,
+    guests: Annotated[
+        bool,
+        typer.Option(
+            "--guests",
+            help="Run worlds in which all workers are guests of simulated vLLM engines.",
+        ),
+    ] = False,
     require_marks: Annotated[
         bool,
         typer.Option(
@@ -125,7 +132,9 @@ def simulate(
     if seed is not None:
         from baton.dev.cli.simulation.one import simulate_one
 
-        raise typer.Exit(simulate_one(seed, planted=planted, keep=keep, shrink_runs=shrink))
+        raise typer.Exit(
+            simulate_one(seed, planted=planted, guests=guests, keep=keep, shrink_runs=shrink)
+        )
     from baton.dev.cli.simulation.many import Orders, simulate_many
 
     count = seeds or (SEEDS if seconds is None else FOREVER)
@@ -134,6 +143,7 @@ def simulate(
         seconds=seconds,
         jobs=jobs or len(os.sched_getaffinity(0)),
         planted=planted,
+        guests=guests,
         twice=check_determinism,
         require_marks=require_marks,
         shrink_runs=shrink,

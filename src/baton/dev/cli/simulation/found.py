@@ -25,8 +25,15 @@ class Keeper:
     """
 
     def __init__(
-        self, directory: Path, planted: str | None, *, runs: int, console: Console
+        self,
+        directory: Path,
+        planted: str | None,
+        *,
+        guests: bool,
+        runs: int,
+        console: Console,
     ) -> None:
+        self._guests = guests
         self._directory, self._planted, self._runs, self._console = (
             directory,
             planted,
@@ -47,7 +54,7 @@ class Keeper:
                 self._keep(violated)
 
     def _keep(self, violated: Violated) -> None:
-        parts = parts_of(self._planted)
+        parts = parts_of(self._planted, guests=self._guests)
         first = run(violated.seed, parts=parts)
         small = first
         if first.invariant == violated.invariant:
@@ -58,7 +65,7 @@ class Keeper:
         if small.invariant != violated.invariant:
             self.differing.append(violated.seed)
             return
-        kept = regression(small, self._planted, seed=violated.seed)
+        kept = regression(small, self._planted, seed=violated.seed, guests=self._guests)
         file = self._write(f"{violated.invariant}-{violated.seed}.json", encoded(kept))
         before, after = len(first.choices), len(kept.choices)
         self._console.print(

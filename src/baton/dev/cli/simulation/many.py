@@ -25,6 +25,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None
     jobs: int
     planted: str | None
+    guests: bool  # whether workers are guests of vLLM engines
     twice: int  # seeds that are run a second time
     require_marks: bool
     shrink_runs: int
@@ -40,7 +41,9 @@ def simulate_many(orders: Orders) -> int:
         ConfigError: an order cannot be carried out
         BatonError: the simulating processes cannot start
     """
-    parts_of(orders.planted)  # raises, before anything starts, if there is no such bug
+    parts_of(
+        orders.planted, guests=orders.guests
+    )  # raises, before anything starts, if there is no such bug
     tally, began = Tally(), time.monotonic()
     interrupted = _run(orders, tally, began)
     took = time.monotonic() - began
@@ -70,7 +73,13 @@ def simulate_many(orders: Orders) -> int:
 
 
 def _keep(orders: Orders, tally: Tally, console: Console) -> None:
-    keeper = Keeper(orders.keep, orders.planted, runs=orders.shrink_runs, console=console)
+    keeper = Keeper(
+        orders.keep,
+        orders.planted,
+        guests=orders.guests,
+        runs=orders.shrink_runs,
+        console=console,
+    )
     with suppress(KeyboardInterrupt):
         keeper.keep(tally.first_of_each())
     for seed in keeper.differing:
@@ -88,7 +97,11 @@ def _run(orders: Orders, tally: Tally, began: float) -> bool:
         ProgressWatch(len(orders.seeds), orders.seconds, quiet=orders.quiet) as watch,
     ):
         for outcome in run_seeds(
-            orders.seeds, jobs=orders.jobs, planted=orders.planted, until=until
+            orders.seeds,
+            jobs=orders.jobs,
+            planted=orders.planted,
+            guests=orders.guests,
+            until=until,
         ):
             tally.add(outcome)
             watch(tally)
@@ -101,7 +114,13 @@ def _differing(orders: Orders, tally: Tally) -> list[int]:
     seeds = sorted(tally.traces)
     step = max(1, len(seeds) // max(1, orders.twice))
     sample = seeds[::step][: orders.twice]
-    again = run_seeds(sample, jobs=orders.jobs, planted=orders.planted, hash_seed=OTHER_HASH_SEED)
+    again = run_seeds(
+        sample,
+        jobs=orders.jobs,
+        planted=orders.planted,
+        guests=orders.guests,
+        hash_seed=OTHER_HASH_SEED,
+    )
     return sorted(outcome.seed for outcome in again if outcome.trace != tally.traces[outcome.seed])
 
 

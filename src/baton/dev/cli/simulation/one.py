@@ -14,7 +14,9 @@ from baton.dev.sim.run import be_silent, run
 from baton.dev.sim.tally import Violated
 
 
-def simulate_one(seed: int, *, planted: str | None, keep: Path, shrink_runs: int) -> int:
+def simulate_one(
+    seed: int, *, planted: str | None, guests: bool, keep: Path, shrink_runs: int
+) -> int:
     """Run a seed and tell the run. A failing run is shrunk and kept. Returns the exit code.
 
     Raises:
@@ -22,10 +24,10 @@ def simulate_one(seed: int, *, planted: str | None, keep: Path, shrink_runs: int
     """
     be_silent()
     console = _console()
-    outcome = run(seed, parts=parts_of(planted), story=True)
+    outcome = run(seed, parts=parts_of(planted, guests=guests), story=True)
     tell(outcome, console)
     if outcome.invariant:
-        keeper = Keeper(keep, planted, runs=shrink_runs, console=console)
+        keeper = Keeper(keep, planted, guests=guests, runs=shrink_runs, console=console)
         keeper.keep([Violated(seed, outcome.invariant, outcome.kind, outcome.detail)])
         if keeper.differing:
             console.print("[red]not deterministic[/red]: a second run did not show it")
@@ -45,7 +47,8 @@ def replay_kept(file: Path) -> int:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     be_silent()
     console = _console()
-    outcome = run(script=kept.script, parts=parts_of(kept.planted), story=True)
+    parts = parts_of(kept.planted, guests=kept.guests)
+    outcome = run(script=kept.script, parts=parts, story=True)
     tell(outcome, console)
     for drift in kept.drifted(outcome.labels):
         console.print(f"[yellow]from another version of the simulator:[/yellow] {drift}")

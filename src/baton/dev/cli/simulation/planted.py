@@ -1,5 +1,7 @@
 """Planted bugs, by the names that the command line gives them."""
 
+from dataclasses import replace
+
 from baton.core.errors import ConfigError
 from baton.dev.sim.parts import SHIPPED, Parts
 from baton.dev.sim.plants import BY_NAME
@@ -11,13 +13,16 @@ def bank() -> list[Plant]:
     return list(BY_NAME.values())
 
 
-def parts_of(planted: str | None) -> Parts:
+def parts_of(planted: str | None, *, guests: bool) -> Parts:
     """Return the parts of a world with that bug; with None, the shipped ones.
+
+    guests: whether workers are guests of vLLM engines; those of some bugs always are
 
     Raises:
         ConfigError: there is no such bug
     """
-    return SHIPPED if planted is None else _plant(planted).make()
+    parts = SHIPPED if planted is None else _plant(planted).make()
+    return replace(parts, guests=guests or parts.guests)
 
 
 def expected(planted: str | None) -> frozenset[str]:

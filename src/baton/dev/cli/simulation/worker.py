@@ -1,6 +1,6 @@
 """The program of a simulating process: reads lists of seeds, and writes one line for each run.
 
-    python -m baton.dev.cli.simulation.worker [PLANTED]
+    python -m baton.dev.cli.simulation.worker [--guests] [PLANTED]
     stdin:  a line is a JSON list of seeds         stdout: an empty line when ready, then Outcomes as JSON
 
 A run that is silent for too long hangs in the code under test: this process writes where, and ends.
@@ -15,6 +15,7 @@ import msgspec
 from baton.dev.cli.simulation.planted import parts_of
 from baton.dev.sim.run import be_silent, run
 
+GUESTS = "--guests"
 PATIENCE_S = 120  # thousands of times as long as a world takes
 
 
@@ -23,7 +24,8 @@ def main() -> None:
     be_silent(for_good=True)
     gc.freeze()
     gc.disable()
-    parts = parts_of(sys.argv[1] if len(sys.argv) > 1 else None)
+    names = [argument for argument in sys.argv[1:] if argument != GUESTS]
+    parts = parts_of(names[0] if names else None, guests=GUESTS in sys.argv)
     _say(b"")
     for line in sys.stdin.buffer:
         for seed in msgspec.json.decode(line, type=list[int]):

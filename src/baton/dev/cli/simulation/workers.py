@@ -28,8 +28,8 @@ _decoder = msgspec.json.Decoder(RunOutcome)
 class SeedWorker:
     """A simulating process, at work on one order."""
 
-    def __init__(self, planted: str | None, hash_seed: str) -> None:
-        argv = (*PROGRAM, *([planted] if planted else []))
+    def __init__(self, planted: str | None, hash_seed: str, *, guests: bool) -> None:
+        argv = (*PROGRAM, *(["--guests"] if guests else []), *([planted] if planted else []))
         # In a process group of its own: Ctrl-C reaches only this process, which then sums up.
         self._process = subprocess.Popen(
             leashed(argv),
@@ -84,6 +84,7 @@ def run_seeds(
     *,
     jobs: int,
     planted: str | None,
+    guests: bool = False,
     hash_seed: str = ANY,
     until: float | None = None,
 ) -> Iterator[RunOutcome]:
@@ -93,7 +94,7 @@ def run_seeds(
     Raises:
         BatonError: the simulating processes cannot start
     """
-    crew = _Crew(iter(seeds), planted, hash_seed, until)
+    crew = _Crew(iter(seeds), planted, hash_seed, until, guests=guests)
     try:
         for _ in range(jobs):
             crew.hire()
@@ -104,8 +105,15 @@ def run_seeds(
 
 class _Crew:
     def __init__(
-        self, seeds: Iterator[int], planted: str | None, hash_seed: str, until: float | None
+        self,
+        seeds: Iterator[int],
+        planted: str | None,
+        hash_seed: str,
+        until: float | None,
+        *,
+        guests: bool,
     ) -> None:
+        self._guests = guests
         self._seeds, self._planted, self._hash_seed, self._until = seeds, planted, hash_seed, until
         self._selector = selectors.DefaultSelector()
 
@@ -113,7 +121,7 @@ class _Crew:
         """Start one more process, if there is anything to do."""
         todo = todo or self._next()
         if todo:
-            worker = SeedWorker(self._planted, self._hash_seed)
+            worker = SeedWorker(self._planted, self._hash_seed, guests=self._guests)
             self._selector.register(worker.output, selectors.EVENT_READ, worker)
             worker.order(todo)
 

@@ -8,6 +8,7 @@ from baton.dev.sim.plants import (
     draws,
     epochs,
     gray,
+    guests,
     handing,
     lending,
     memory,
@@ -41,5 +42,6 @@ BANK: tuple[Plant, ...] = (
     *unified.PLANTS,
     *resting.PLANTS,
     *gray.PLANTS,
+    *guests.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}

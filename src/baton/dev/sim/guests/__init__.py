@@ -1,0 +1,1 @@
+"""Worlds whose workers are guests of simulated vLLM engines. Begin with vllm.py."""

@@ -1,0 +1,114 @@
+"""Worlds in which all workers are guests of simulated vLLM engines: without faults every request
+ends well, with faults nothing is violated, and a seed is always the same run."""
+
+import subprocess
+import sys
+
+import pytest
+
+from baton.core.door import Finish
+from baton.dev.sim.guests.blocks import BlockPool
+from baton.dev.sim.guests.draw import draw_guests
+from baton.dev.sim.parts import GUESTS
+from baton.dev.sim.run import be_silent, run
+from baton.dev.sim.tape import Tape
+from baton.dev.sim.world import World
+
+SEEDS = range(20)
+
+
+@pytest.fixture(autouse=True)
+def silence():
+    be_silent()
+
+
+def test_the_calm_world_has_one_engine_of_each_role_and_all_its_requests_end_well():
+    world = World(Tape(script={}), GUESTS)
+    world.run()
+    assert [(w.role, w.tp) for w in world.draw.workers] == [("prefill", 1), ("decode", 1)]
+    assert world.draw.clean
+    assert all(isinstance(client.end, Finish) for client in world.people.clients)
+    assert world.marks["commit"] == len(world.people.clients), "each was handed over"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_faults_every_request_ends_well(seed):
+    world = World(Tape(seed=seed), GUESTS, calm=True)
+    world.run()
+    assert all(isinstance(client.end, Finish) for client in world.people.clients)
+    assert not world.all_faults
+
+
+def test_with_faults_nothing_is_violated():
+    broken = {o.seed: (o.invariant, o.detail) for o in _runs() if o.invariant}
+    assert not broken
+
+
+def test_the_worlds_are_of_many_kinds():
+    """Both ranks of wide engines, short pools, and requests that come late."""
+    draws = [draw_guests(Tape(seed=seed)) for seed in range(200)]
+    assert {w.tp for draw in draws for w in draw.workers} == {1, 2}
+    assert {draw.guests.short for draw in draws} == {False, True}
+    assert any(draw.clean for draw in draws)
+    assert any(draw.faults.http_late for draw in draws)
+    assert any(draw.faults.crashes for draw in draws)
+
+
+def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed():
+    program = (
+        "from baton.dev.sim.parts import GUESTS\n"
+        "from baton.dev.sim.run import be_silent, run\n"
+        "be_silent()\n"
+        "print(run(7, parts=GUESTS).trace)"
+    )
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert traces == {f"{run(7, parts=GUESTS).trace}\n"}
+
+
+def _runs():
+    return [run(seed, parts=GUESTS) for seed in SEEDS]
+
+
+# ---- the blocks of a simulated vLLM -----------------------------------------------------------------
+
+
+def test_a_block_that_was_given_back_is_found_until_it_is_taken_again():
+    pool = BlockPool(2)
+    (block,) = pool.take(1)
+    pool.know(block, ("", (1, 2)))
+    pool.give_back([block])
+    assert pool.find(("", (1, 2))) == block
+    assert pool.find(("another tenant", (1, 2))) is None
+    pool.take(2)
+    assert pool.find(("", (1, 2))) is None
+
+
+def test_a_shared_block_is_free_when_nobody_uses_it_any_more():
+    pool = BlockPool(2)
+    blocks = pool.take(1)
+    pool.know(blocks[0], ("", (1, 2)))
+    pool.share(blocks)
+    pool.give_back(blocks)
+    assert (pool.free, pool.used) == (1, {blocks[0]: 1})
+    pool.give_back(blocks)
+    assert (pool.free, pool.used) == (2, {})
+
+
+def test_blocks_without_known_content_are_taken_first_then_the_oldest():
+    pool = BlockPool(3)
+    first, second, third = pool.take(3)
+    pool.know(first, ("", (1,)))
+    pool.know(second, ("", (2,)))
+    pool.give_back([second])
+    pool.give_back([first])
+    pool.give_back([third])
+    assert pool.take(3) == [third, second, first]
