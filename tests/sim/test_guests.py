@@ -78,7 +78,7 @@ def _runs():
     return [run(seed, parts=GUESTS) for seed in SEEDS]
 
 
-# ---- the blocks of a simulated vLLM -----------------------------------------------------------------
+# ---- the blocks of a simulated vLLM ----------------------------------------------------------------
 
 
 def test_a_block_that_was_given_back_is_found_until_it_is_taken_again():

@@ -1,6 +1,5 @@
-"""Invariants of one rank's memory under vLLM, which gives the pages out: no read of ours lands where
-vLLM has something else by now.
-"""
+"""Invariants of one rank's memory under vLLM, which gives the pages out: no read of ours lands
+where vLLM has something else by now."""
 
 from collections.abc import Callable, Collection
 

@@ -8,7 +8,7 @@ from baton.core.messages import Ticket
 
 
 @dataclass(frozen=True)
-class Event:
+class AnswerEvent:
     """A server-sent event. token: None if it has none; finish: why the answer ends"""
 
     token: TokenId | None
@@ -30,7 +30,7 @@ class Call:
     url: str
     ticket: Ticket
     most: int
-    hear: Callable[[Event], None]
+    hear: Callable[[AnswerEvent], None]
     broken: Callable[[str], None]
     closed: bool = False
 

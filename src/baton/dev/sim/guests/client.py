@@ -1,8 +1,11 @@
 """What gateways do with the requests of guests: the contract of gateway/engine_client.py, over
 simulated HTTP.
 
-    Front ──Ticket──▶ Calls to both engines at once ──▶ prefill's answer is dropped; decode's is passed on as Tokens
-                                                          unless its first token is another than prefill's
+    Front ──Ticket──▶ Calls to both engines at once ──▶ prefill's answer is dropped
+                                                    └──▶ decode's is passed on as Tokens
+
+If decode's first token is another than prefill's, the epoch fails, and the next one goes on after
+prefill's.
 
 A request may arrive long before or after the ticket of its room, and at a later boot of its engine.
 What a guest says before its engine is up is kept back.
@@ -26,7 +29,7 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
-from baton.dev.sim.guests.call import Call, Event
+from baton.dev.sim.guests.call import AnswerEvent, Call
 from baton.dev.sim.process import Process
 
 WIRE_US = 120
@@ -142,7 +145,7 @@ class SimEngineClient:
         if not self._is_open(key):
             self._first.pop(key, None)
 
-    def _drops(self, boot: Boot, key: Key, event: Event) -> None:
+    def _drops(self, boot: Boot, key: Key, event: AnswerEvent) -> None:
         """Prefill's leader reports the token, so its engine's answer is not needed."""
         if event.finish is not None:
             self._done(boot, key)
@@ -179,7 +182,7 @@ class Decoding:
         self._client, self._boot, self._ticket = client, boot, ticket
         self._at = len(ticket.said)
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: AnswerEvent) -> None:
         """Take an event."""
         client, boot, key = self._client, self._boot, self._ticket.key
         finish = FINISH.get(event.finish or "")

@@ -85,18 +85,18 @@ class GoingOn:
 
 
 @dataclass
-class Output:
+class SchedulerOutput:
     """vLLM's SchedulerOutput: what a step computes. `parts` is ours: what the ranks must do."""
 
     scheduled_new_reqs: list[Named] = field(default_factory=list)
     scheduled_cached_reqs: GoingOn = field(default_factory=GoingOn)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     preempted_req_ids: set[str] = field(default_factory=set)
-    parts: list["Part"] = field(default_factory=list)
+    parts: list["StepPart"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """What a step computes of one request: positions [start, end) of blocks that hold `stamps`."""
 
     request: Any

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from baton.core.ids import TokenId
 from baton.dev.sim.guests.blocks import BlockPool, Prefix
-from baton.dev.sim.guests.request import Named, Output, Part, Status, VllmRequest
+from baton.dev.sim.guests.request import Named, SchedulerOutput, Status, StepPart, VllmRequest
 from baton.vllm.scheduler_side import SchedulerSide
 
 
@@ -73,9 +73,9 @@ class VllmScheduler:
 
     # ---- a step ---------------------------------------------------------------------------------
 
-    def schedule(self) -> Output:
+    def schedule(self) -> SchedulerOutput:
         """Decide what the next step computes."""
-        output = Output()
+        output = SchedulerOutput()
         left = self._go_on(output, self._budget)
         if not output.preempted_req_ids:
             self._admit(output, left)
@@ -83,7 +83,7 @@ class VllmScheduler:
             self.requests[name].computed += count
         return output
 
-    def _go_on(self, output: Output, left: int) -> int:
+    def _go_on(self, output: SchedulerOutput, left: int) -> int:
         """Schedule what runs already. Returns how much of the budget is left."""
         at = 0
         while at < len(self.running) and left > 0:
@@ -101,7 +101,9 @@ class VllmScheduler:
             at += 1
         return left
 
-    def _room_for(self, request: VllmRequest, tokens: int, output: Output) -> list[int] | None:
+    def _room_for(
+        self, request: VllmRequest, tokens: int, output: SchedulerOutput
+    ) -> list[int] | None:
         """Give a running request blocks for so many tokens, at the cost of the youngest. Returns
         the new ones; None if the request itself has been preempted."""
         want = -(-tokens // self._b) - len(request.blocks)
@@ -118,7 +120,7 @@ class VllmScheduler:
         self._truth.taken(request, new)
         return new
 
-    def _preempt(self, request: VllmRequest, output: Output) -> None:
+    def _preempt(self, request: VllmRequest, output: SchedulerOutput) -> None:
         self._free(request)
         request.status, request.computed, request.known = Status.PREEMPTED, 0, 0
         request.preemptions += 1
@@ -126,7 +128,7 @@ class VllmScheduler:
         self._waiting.appendleft(request)
         output.preempted_req_ids.add(request.request_id)
 
-    def _admit(self, output: Output, left: int) -> None:
+    def _admit(self, output: SchedulerOutput, left: int) -> None:
         """Schedule waiting requests, or let them load."""
         skipped: list[VllmRequest] = []
         loading: list[VllmRequest] = []
@@ -211,7 +213,7 @@ class VllmScheduler:
         """Return how many blocks a running request needs until its prompt is computed."""
         return max(0, -(-request.num_tokens // self._b) - len(request.blocks))
 
-    def _begin(self, request: VllmRequest, count: int, output: Output) -> None:
+    def _begin(self, request: VllmRequest, count: int, output: SchedulerOutput) -> None:
         self.running.append(request)
         named = Named(request.request_id, (list(request.blocks),), request.computed)
         if request.status is Status.WAITING or self._merged:
@@ -225,11 +227,11 @@ class VllmScheduler:
         request.status = Status.RUNNING
         self._compute(request, count, output)
 
-    def _compute(self, request: VllmRequest, count: int, output: Output) -> None:
+    def _compute(self, request: VllmRequest, count: int, output: SchedulerOutput) -> None:
         start, end = request.computed, request.computed + count
         output.num_scheduled_tokens[request.request_id] = count
         self._truth.computes(request, start, end)
-        part = Part(request, start, end, tuple(request.blocks), tuple(request.stamps))
+        part = StepPart(request, start, end, tuple(request.blocks), tuple(request.stamps))
         output.parts.append(part)
         self._know(request, end)
 
@@ -241,7 +243,9 @@ class VllmScheduler:
 
     # ---- its end --------------------------------------------------------------------------------
 
-    def computed(self, output: Output, drawn: Mapping[str, TokenId]) -> dict[VllmRequest, str]:
+    def computed(
+        self, output: SchedulerOutput, drawn: Mapping[str, TokenId]
+    ) -> dict[VllmRequest, str]:
         """A step is computed, and these tokens were drawn. Returns the requests that end, and
         why."""
         ends = {}

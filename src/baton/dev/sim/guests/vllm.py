@@ -18,9 +18,9 @@ from baton.core.ids import Boot, Key
 from baton.dev.sim import content
 from baton.dev.sim.guests.blocks import BlockPool
 from baton.dev.sim.guests.books import GuestBooks
-from baton.dev.sim.guests.call import Call, Event
+from baton.dev.sim.guests.call import AnswerEvent, Call
 from baton.dev.sim.guests.rank import GuestRank
-from baton.dev.sim.guests.request import Output, Status, VllmRequest
+from baton.dev.sim.guests.request import SchedulerOutput, Status, VllmRequest
 from baton.dev.sim.guests.scheduler import VllmScheduler
 from baton.dev.sim.settings import WorkerDraw
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
@@ -119,7 +119,7 @@ class SimulatedVllm:
                     del self._calls[name]
                     self.scheduler.finish(self.scheduler.requests[name])
 
-    def _say(self, request: VllmRequest, event: Event) -> None:
+    def _say(self, request: VllmRequest, event: AnswerEvent) -> None:
         call = self._calls.get(request.request_id)
         if call is not None:
             self._world.heap.after(WIRE_US, call.hear, event)
@@ -153,7 +153,7 @@ class SimulatedVllm:
             lag = 100 * world.tape.below(8, "rank lag") if world.hostile and tokens else 0
             world.heap.after(cost + lag, partial(self._execute, rank, output, notes))
 
-    def _execute(self, rank: GuestRank, output: Output, notes: StepNotes) -> None:
+    def _execute(self, rank: GuestRank, output: SchedulerOutput, notes: StepNotes) -> None:
         if not rank.process.alive:
             return
         rank.execute(output.parts, notes)
@@ -162,7 +162,7 @@ class SimulatedVllm:
         if not self._left:
             self._computed(output, notes)
 
-    def _computed(self, output: Output, notes: StepNotes) -> None:
+    def _computed(self, output: SchedulerOutput, notes: StepNotes) -> None:
         """The step is computed on every rank."""
         drawn = {
             part.request.request_id: part.request.draw()
@@ -172,12 +172,12 @@ class SimulatedVllm:
         ends = self.scheduler.computed(output, drawn)
         for part in output.parts:
             if (token := drawn.get(part.request.request_id)) is not None:
-                self._say(part.request, Event(token, ends.get(part.request)))
+                self._say(part.request, AnswerEvent(token, ends.get(part.request)))
         failing = self.scheduler.transferred(
             loaded=notes.loaded, failed=notes.failed, released=notes.released
         )
         for request in failing:
-            self._say(request, Event(None, "error"))
+            self._say(request, AnswerEvent(None, "error"))
         self._stepping = False
         self._wake(BETWEEN_US if output.parts else IDLE_US)
 
@@ -234,7 +234,7 @@ class SimulatedVllm:
     def held(self) -> str:
         """Return what it still holds although nobody asks anything of it; empty if nothing. What
         its ranks are told only with the next step, they are told now."""
-        notes = self._side.step(Output())
+        notes = self._side.step(SchedulerOutput())
         if notes.loaded or notes.failed or notes.released:
             return f"vLLM of {self._draw.name} was not told of {notes}, and makes no step"
         for rank in self._ranks:

@@ -32,8 +32,8 @@ from baton.vllm.names import FULL
 from baton.vllm.scheduler_side import SchedulerSide
 
 MOST_ROOMS = 4096  # as in vllm/rank_process.py
-# the others suppose that the leader gives out the pages, and that none is taken back before the ranks
-# are quiet; vLLM takes back those of a prompt that it preempts
+# the others suppose that the leader gives out the pages, and that none is taken back before the
+# ranks are quiet; vLLM takes back those of a prompt that it preempts
 OF_GUESTS = tuple(check for check in CHECKS if check not in (PageBooks, QuietIsTrue))
 UNWATCHED = WatchdogSettings(0, 0)
 

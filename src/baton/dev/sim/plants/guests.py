@@ -118,8 +118,8 @@ PLANTS = (
     ),
     Plant(
         "guest_loads_twice",
-        "a request that vLLM preempts after its load asks for its state again, which nobody has any "
-        "more, and fails",
+        "a request that vLLM preempts after its load asks for its state again, which nobody has "
+        "any more, and fails",
         ("no_spurious_failure",),
         None,
         lambda: _replaced(SchedulerSide, "_heard", _may_load_again),
