@@ -3,6 +3,8 @@ ends well, with faults nothing is violated, and a seed is always the same run.""
 
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -44,6 +46,21 @@ def test_with_faults_nothing_is_violated():
     assert not broken
 
 
+def test_the_worlds_reach_what_is_rare():
+    marks = Counter()
+    for outcome in _runs():
+        marks.update({name for name in outcome.marks if name.startswith("vllm: ")})
+    assert set(marks) == {
+        "vllm: prefill: preempted",
+        "vllm: prefill: begins with cached blocks",
+        "vllm: decode: preempted",
+        "vllm: decode: begins with cached blocks",
+        "vllm: decode: loads",
+        "vllm: decode: a load fails",
+        "vllm: decode: a load ends after its request",
+    }
+
+
 def test_the_worlds_are_of_many_kinds():
     """Both ranks of wide engines, short pools, and requests that come late."""
     draws = [draw_guests(Tape(seed=seed)) for seed in range(200)]
@@ -74,6 +91,7 @@ def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed():
     assert traces == {f"{run(7, parts=GUESTS).trace}\n"}
 
 
+@cache
 def _runs():
     return [run(seed, parts=GUESTS) for seed in SEEDS]
 

@@ -129,11 +129,13 @@ class GuestDraw(msgspec.Struct, frozen=True):
         merged: whether vLLM names requests that go on after a preemption among the new ones
         patience_ms: after which decode computes a prompt that nobody hands over
         short: whether blocks are so few that requests are preempted
+        idle_us: between two steps that compute nothing
     """
 
     merged: bool
     patience_ms: int
     short: bool
+    idle_us: int
 
 
 class WorldDraw(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from baton.dev.sim.process import Process
 
 WIRE_US = 120
 LATER_US = (1_000, 20_000, 300_000, 900_000, 2_500_000)  # a request that arrives late
+NOTICED_US = (1_000, 10_000, 200_000)  # until an engine knows that its client has left
 UP_US = 50_000  # times up to 8: until the HTTP server of an engine is up
 FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -133,7 +134,9 @@ class SimEngineClient:
             return
         call.closed = True
         self._done(boot, key)
-        self._world.heap.after(WIRE_US, self._left, call)
+        late = self._world.hostile and self._world.tape.chance(0.2, "an engine notices late")
+        after = NOTICED_US[self._world.tape.below(len(NOTICED_US), "noticed")] if late else 0
+        self._world.heap.after(WIRE_US + after, self._left, call)
 
     def _left(self, call: Call) -> None:
         engine = self._world.engine_at(call.url)

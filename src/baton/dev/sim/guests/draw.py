@@ -24,6 +24,7 @@ SEQS = (8, 2, 4, 3)
 # blocks, in requests of the largest size; vLLM starts with no fewer than one of them needs
 ROOMY = (6.0, 3.0, 1.7, 1.2, 1.0)
 SHORT = 1.7  # with as many or fewer, requests are preempted
+IDLE_US = (2_000, 300, 1_000)
 PATIENCE_MS = (1_500, 1_500, 300)
 
 
@@ -43,6 +44,7 @@ def draw_guests(tape: Tape) -> WorldDraw:
         merged=bool(tape.below(2, "merged")),
         patience_ms=PATIENCE_MS[tape.below(len(PATIENCE_MS), "patience")],
         short=roomy <= SHORT,
+        idle_us=IDLE_US[tape.below(len(IDLE_US), "idle")],
     )
     return WorldDraw(
         table=table,

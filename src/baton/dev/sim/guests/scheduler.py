@@ -41,6 +41,10 @@ class Truth(Protocol):
         """An assertion of vLLM fails."""
         ...
 
+    def mark(self, what: str) -> None:
+        """Count something that worlds should reach."""
+        ...
+
 
 class VllmScheduler:
     """The requests of one engine.
@@ -125,6 +129,7 @@ class VllmScheduler:
         request.status, request.computed, request.known = Status.PREEMPTED, 0, 0
         request.preemptions += 1
         request.stamps.clear()
+        self._truth.mark("preempted")
         self._waiting.appendleft(request)
         output.preempted_req_ids.add(request.request_id)
 
@@ -148,6 +153,7 @@ class VllmScheduler:
             if not self._fits(request, hit, more, count, loads=loads):
                 break
             if loads:
+                self._truth.mark("loads")
                 request.status = Status.LOADING
                 loading.append(queue.popleft())
                 continue
@@ -204,6 +210,7 @@ class VllmScheduler:
             request.blocks += cached
             request.known = len(cached)
             self._truth.hit(request, cached)
+            self._truth.mark("begins with cached blocks")
         self._take(request, new)
         request.computed += hit + more
         self._side.allocated(request, request.blocks, more)
@@ -269,6 +276,7 @@ class VllmScheduler:
             if (request := self.requests.get(name)) is not None and request.status is Status.LOADING
         ]
         for request in failing:
+            self._truth.mark("a load fails")
             self.finish(request)
         for name in (*loaded, *failed):
             self._load_ended(name)
@@ -283,6 +291,7 @@ class VllmScheduler:
         elif request.status is Status.LOADING:
             self._arrived.add(name)
         else:
+            self._truth.mark("a load ends after its request")
             self._let_go(name)
 
     def _let_go(self, name: str) -> None:

@@ -25,7 +25,6 @@ from baton.dev.sim.guests.scheduler import VllmScheduler
 from baton.dev.sim.settings import WorkerDraw
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
 
-IDLE_US = 2_000  # between two steps that compute nothing
 BETWEEN_US = 50
 LOOK_US = 20_000  # between two looks whether a rank that stood still goes on
 WIRE_US = 80  # an event of an answer, on its way to the client
@@ -179,7 +178,7 @@ class SimulatedVllm:
         for request in failing:
             self._say(request, AnswerEvent(None, "error"))
         self._stepping = False
-        self._wake(BETWEEN_US if output.parts else IDLE_US)
+        self._wake(BETWEEN_US if output.parts else self._world.draw.guests.idle_us)
 
     # ---- what blocks hold (scheduler.Truth) -----------------------------------------------------
 
@@ -223,6 +222,9 @@ class SimulatedVllm:
 
     def asserts(self, what: str) -> None:
         self._world.violate("vllm_asserts", f"{self._draw.name}: {what}")
+
+    def mark(self, what: str) -> None:
+        self._world.marks[f"vllm: {self._draw.role}: {what}"] += 1
 
     # ---- at rest --------------------------------------------------------------------------------
 
