@@ -240,6 +240,18 @@ def test_two_first_tokens_that_differ_fail_the_epoch_before_a_client_sees_the_se
     play(Engine([chunk([7]), chunk([8], "length")]), scene)
 
 
+def test_a_first_token_that_another_than_prefill_says_is_not_believed() -> None:
+    async def scene(wired: Wired, engine: Engine) -> None:
+        await up(wired, engine, D)
+        wired.client.sent(D, ticket())
+        wired.client.heard(D, FirstToken(key(), TokenIndex(0), drawn(6), None))
+        _, said = await wired.hear()
+        assert isinstance(said, Tokens)
+        assert [d.token for d in said.drawn] == [7]
+
+    play(Engine([chunk([7]), chunk([8], "length")]), scene)
+
+
 def test_an_epoch_that_ends_takes_its_request_away_from_the_engine() -> None:
     async def scene(wired: Wired, engine: Engine) -> None:
         await up(wired, engine, D)

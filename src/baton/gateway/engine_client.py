@@ -78,7 +78,9 @@ class EngineClient:
         self._urls: dict[Boot, str] = {}
         self._prefill: set[Boot] = set()
         self._tasks: dict[tuple[Boot, Key], asyncio.Task[None]] = {}
-        self._first: dict[Key, TokenId] = {}  # tokens that prefill drew, of open requests
+        # of open requests: who computes the prompt, and the token that it drew
+        self._prefill_of: dict[Key, Boot] = {}
+        self._first: dict[Key, TokenId] = {}
         self._session: aiohttp.ClientSession | None = None
         self._held: dict[Boot, list[Said]] = {}  # of guests whose engine is not up yet
         self._starts: dict[Boot, asyncio.Task[None]] = {}
@@ -94,7 +96,7 @@ class EngineClient:
                         self._prefill.add(sender)
                     start = asyncio.get_running_loop().create_task(self._start(sender, url))
                     self._starts[sender] = start
-            case FirstToken(key=key, drawn=drawn) if self._is_open(key):
+            case FirstToken(key=key, drawn=drawn) if self._prefill_of.get(key) == sender:
                 self._first[key] = drawn.token
             case Ended(key=key) if sender in self._prefill:
                 self._cancel(sender, key)
@@ -113,6 +115,7 @@ class EngineClient:
             case Ticket() as ticket if to in self._urls:
                 task = asyncio.get_running_loop().create_task(self._ask(to, ticket))
                 self._tasks[to, ticket.key] = task
+                self._prefill_of[ticket.key] = ticket.prefill
                 task.add_done_callback(lambda _: self._done(to, ticket.key))
             case Abort(key=key):
                 self._cancel(to, key)
@@ -150,6 +153,7 @@ class EngineClient:
         self._tasks.pop((boot, key), None)
         if not self._is_open(key):
             self._first.pop(key, None)
+            self._prefill_of.pop(key, None)
 
     async def _start(self, boot: Boot, url: str) -> None:
         """Wait until the engine answers, then pass on what its guest has said."""
