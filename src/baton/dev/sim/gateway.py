@@ -45,7 +45,7 @@ class GatewayRun:
             front=self.front,
             lines=lines,
             clock=process.clock,
-            say=world.people.hear,
+            say=world.people.hear if engines is None else world.people.hear_if_there,
             engines=engines,
         )
         process.start(lambda: self._pump)

@@ -18,6 +18,7 @@ from baton.dev.sim.excuses import OF_GUESTS, InjectedFault, excuse
 from baton.dev.sim.grammar import toy
 from baton.dev.sim.settings import BLOCK_TOKENS
 
+LEFT = "the client left"
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
 # lengths: short ones more often than long ones
 PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))
@@ -253,7 +254,7 @@ class SimulatedClients:
     def _leave(self, client: Client) -> None:
         run = self._world.gateways[client.gateway]
         if client.open and run.process.alive:
-            client.gone, client.ended_at = "the client left", self._world.heap.now
+            client.gone, client.ended_at = LEFT, self._world.heap.now
             self._world.marks["client left"] += 1
             self._world.tell(f"client: {client.name} leaves")
             run.step(Cancel(client.submit.request, "gone"))
@@ -266,6 +267,12 @@ class SimulatedClients:
         if self._world.tape.chance(self._world.faults().abort, "client leaves during a loan"):
             after = 500 * self._world.tape.below(20, "leaves after")
             self._world.heap.after(after, self._leave, self.oracle.clients[request])
+
+    def hear_if_there(self, heard: Heard) -> None:
+        """Take what a gateway says, as its HTTP side passes it on: not to a client that has left,
+        though an engine's answer was under way in the same turn."""
+        if self.oracle.clients[heard.request].gone != LEFT:
+            self.hear(heard)
 
     def hear(self, heard: Heard) -> None:
         """Take what a gateway says to a client."""

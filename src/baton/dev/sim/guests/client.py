@@ -35,6 +35,7 @@ from baton.dev.sim.process import Process
 WIRE_US = 120
 LATER_US = (1_000, 20_000, 300_000, 900_000, 2_500_000)  # a request that arrives late
 NOTICED_US = (1_000, 10_000, 200_000)  # until an engine knows that its client has left
+LOOK_US = 10_000  # between two looks whether a gateway that stood still goes on
 UP_US = 50_000  # times up to 8: until the HTTP server of an engine is up
 FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -47,6 +48,8 @@ class SimEngineClient:
         self._urls: dict[Boot, str] = {}
         self._calls: dict[tuple[Boot, Key], Call] = {}
         self._first: dict[Key, TokenId] = {}
+        self._prefill_of: dict[Key, Boot] = {}  # of open requests
+        self._inbox: list[tuple[Boot, Said]] = []  # what engines have said
         self._held: dict[Boot, list[Said]] = {}
         process.on_death.append(self._ended)
 
@@ -57,7 +60,7 @@ class SimEngineClient:
             case Register(url=url) if url is not None and sender not in self._urls:
                 self._urls[sender], self._held[sender] = url, []
                 self._world.heap.after(self._starts(), self._up, sender)
-            case FirstToken(key=key, drawn=drawn) if self._is_open(key):
+            case FirstToken(key=key, drawn=drawn) if self._prefill_of.get(key) == sender:
                 self._first[key] = drawn.token
             case _:
                 pass
@@ -70,6 +73,7 @@ class SimEngineClient:
         match message:
             case Ticket() as ticket if to in self._urls:
                 self._world.ticket(ticket)
+                self._prefill_of[ticket.key] = ticket.prefill
                 self._ask(to, ticket)
             case Abort(key=key):
                 self._hang_up(to, key)
@@ -88,7 +92,21 @@ class SimEngineClient:
         return UP_US * self._world.tape.below(8, "up after") if slow else WIRE_US
 
     def _up(self, boot: Boot) -> None:
-        for message in self._held.pop(boot, []) if self._process.alive else ():
+        for message in self._held.pop(boot, []):
+            self._tell(boot, message)
+
+    def _tell(self, boot: Boot, message: Said) -> None:
+        """Pass something on, as soon as the gateway's process goes on if it stands still."""
+        self._inbox.append((boot, message))
+        if len(self._inbox) == 1:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._world.heap.now < self._process.paused_until:
+            self._world.heap.after(LOOK_US, self._pass_on)
+            return
+        inbox, self._inbox = self._inbox, []
+        for boot, message in inbox if self._process.alive else ():
             self._answers(boot, message)
 
     def _is_open(self, key: Key) -> bool:
@@ -147,6 +165,7 @@ class SimEngineClient:
         self._calls.pop((boot, key), None)
         if not self._is_open(key):
             self._first.pop(key, None)
+            self._prefill_of.pop(key, None)
 
     def _drops(self, boot: Boot, key: Key, event: AnswerEvent) -> None:
         """Prefill's leader reports the token, so its engine's answer is not needed."""
@@ -169,13 +188,13 @@ class SimEngineClient:
         if (boot, message.key) in self._calls and self._process.alive:
             if message.finish is not None:
                 self._done(boot, message.key)
-            self._answers(boot, message)
+            self._tell(boot, message)
 
     def fail(self, boot: Boot, key: Key, code: FailCode, why: str) -> None:
         """A call is given up: its epoch fails."""
         if (boot, key) in self._calls and self._process.alive:
             self._hang_up(boot, key)
-            self._answers(boot, Failed(key, code, why, retry=True))
+            self._tell(boot, Failed(key, code, why, retry=True))
 
 
 class Decoding:
