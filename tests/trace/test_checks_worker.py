@@ -38,7 +38,7 @@ from tests.trace.histories import (
 
 from baton.core.agreement import Suspect, Vote
 from baton.core.effects import Send
-from baton.core.events import PeerLost, ReadRefused, TimerDue
+from baton.core.events import GuestComputes, PeerLost, ReadRefused, TimerDue
 from baton.core.ids import Boot, Seq
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole, Window
 from baton.core.messages import Close, Ended, Received
@@ -249,6 +249,9 @@ COMMITS = [
         [*ORDERED, *BOTH, issues(2, commit=[ONE]), reports(0, 2, Send(PREFILL, Received(ONE)))],
         "before its commit",
     ),
+    # the engine that it is a guest of computes the prompt itself
+    ([asks(1), leads(GuestComputes(ONE), Send(PREFILL, Received(ONE)))], GOOD),
+    ([asks(1), leads(GuestComputes(TWO), Send(PREFILL, Received(ONE)))], "before its commit"),
     (
         [*ORDERED, BOTH[0], reports(0, 1, ballots=vote(1, Vote.FAILED))],
         "voted FAILED on order 1 after ARRIVED",

@@ -75,8 +75,6 @@ class CommitAfterArrival(Check):
         self._differed: dict[int, set[tuple[int, GroupName, int]]] = {}
         self._applied: dict[Rank, Seq] = {}
         self._committed: dict[Key, Seq] = {}
-        # rooms whose prompt the engine of a guest computes itself: they need no handoff any more
-        self._computed_there: set[Key] = set()
 
     @override
     def made(self, parts: Parts) -> None:
@@ -97,8 +95,6 @@ class CommitAfterArrival(Check):
                 self._record(sender, offer)
             case RankReported(report=report):
                 yield from self._hear(report)
-            case GuestComputes(key=key):
-                self._computed_there.add(key)
             case _:
                 pass
         yield from self._commits(step, self._parts.manifest.table)
@@ -136,8 +132,8 @@ class CommitAfterArrival(Check):
     def _commits(self, step: Step, table: StateTable) -> Iterator[str]:
         # The plan of this very step may drop the room, so this is looked at first.
         for _, received in sent(step, Received):
-            if received.key in self._computed_there:
-                continue
+            if step.event == GuestComputes(received.key):
+                continue  # the engine computes the prompt itself: nothing is taken from prefill
             at = self._committed.get(received.key)
             if at is None or any(self._applied[r] < at for r in self._ranks):
                 yield (

@@ -8,7 +8,7 @@ from baton.core.messages import Ticket
 
 
 @dataclass(frozen=True)
-class AnswerEvent:
+class SimAnswerEvent:
     """A server-sent event. token: None if it has none; finish: why the answer ends"""
 
     token: TokenId | None
@@ -30,7 +30,7 @@ class Call:
     url: str
     ticket: Ticket
     most: int
-    hear: Callable[[AnswerEvent], None]
+    hear: Callable[[SimAnswerEvent], None]
     broken: Callable[[str], None]
     closed: bool = False
 

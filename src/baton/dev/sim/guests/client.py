@@ -21,6 +21,7 @@ from baton.core.messages import (
     Abort,
     AnyMessage,
     Drawn,
+    Ended,
     FailCode,
     Failed,
     FinishReason,
@@ -29,7 +30,7 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
-from baton.dev.sim.guests.call import AnswerEvent, Call
+from baton.dev.sim.guests.call import Call, SimAnswerEvent
 from baton.dev.sim.process import Process
 
 WIRE_US = 120
@@ -51,17 +52,22 @@ class SimEngineClient:
         self._prefill_of: dict[Key, Boot] = {}  # of open requests
         self._inbox: list[tuple[Boot, Said]] = []  # what engines have said
         self._held: dict[Boot, list[Said]] = {}
+        self._prefills: set[Boot] = set()
         process.on_death.append(self._ended)
 
     # ---- what passes between the core and workers -----------------------------------------------
 
     def heard(self, sender: Boot, message: Said) -> bool:
         match message:
-            case Register(url=url) if url is not None and sender not in self._urls:
+            case Register(url=url, manifest=of) if url is not None and sender not in self._urls:
                 self._urls[sender], self._held[sender] = url, []
+                if of.role == "prefill":
+                    self._prefills.add(sender)
                 self._world.heap.after(self._starts(), self._up, sender)
             case FirstToken(key=key, drawn=drawn) if self._prefill_of.get(key) == sender:
                 self._first[key] = drawn.token
+            case Ended(key=key) if sender in self._prefills:
+                self._hang_up(sender, key)
             case _:
                 pass
         if sender not in self._held:
@@ -83,6 +89,7 @@ class SimEngineClient:
     def lost(self, boot: Boot) -> None:
         self._urls.pop(boot, None)
         self._held.pop(boot, None)
+        self._prefills.discard(boot)
         for other, key in list(self._calls):
             if other == boot:
                 self._hang_up(boot, key)
@@ -167,7 +174,7 @@ class SimEngineClient:
             self._first.pop(key, None)
             self._prefill_of.pop(key, None)
 
-    def _drops(self, boot: Boot, key: Key, event: AnswerEvent) -> None:
+    def _drops(self, boot: Boot, key: Key, event: SimAnswerEvent) -> None:
         """Prefill's leader reports the token, so its engine's answer is not needed."""
         if event.finish is not None:
             self._done(boot, key)
@@ -204,7 +211,7 @@ class Decoding:
         self._client, self._boot, self._ticket = client, boot, ticket
         self._at = len(ticket.said)
 
-    def hear(self, event: AnswerEvent) -> None:
+    def hear(self, event: SimAnswerEvent) -> None:
         """Take an event."""
         client, boot, key = self._client, self._boot, self._ticket.key
         finish = FINISH.get(event.finish or "")

@@ -16,7 +16,7 @@ from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Row, RowDone
 from baton.dev.sim.engine import DIGEST_US, SimEngine
-from baton.dev.sim.guests.request import StepPart
+from baton.dev.sim.guests.request import ComputedPart
 from baton.vllm.names import FULL
 from baton.vllm.scheduler_side import StepNotes
 from baton.vllm.seal_queue import SealQueue, places_of
@@ -55,7 +55,7 @@ class GuestRank(SimEngine):
 
     # ---- what vLLM computes ---------------------------------------------------------------------
 
-    def execute(self, parts: Sequence[StepPart], notes: StepNotes) -> None:
+    def execute(self, parts: Sequence[ComputedPart], notes: StepNotes) -> None:
         """Compute a step."""
         for part in parts:
             self._attend(part)
@@ -65,7 +65,7 @@ class GuestRank(SimEngine):
             self.queue.forget(key)
         self._look()
 
-    def _attend(self, part: StepPart) -> None:
+    def _attend(self, part: ComputedPart) -> None:
         """Compare what a request reads with what was computed, or was handed over."""
         key = part.request.key
         wrong = self._wrong(part.blocks, part.stamps[: part.start])
@@ -87,7 +87,7 @@ class GuestRank(SimEngine):
                 found.append(blocks[n])
         return found
 
-    def _store(self, part: StepPart) -> None:
+    def _store(self, part: ComputedPart) -> None:
         b = self._rows.tokens_per_block(FULL)
         for n in range(part.start // b, (part.end - 1) // b + 1):
             first, past = max(part.start - n * b, 0), min(part.end - n * b, b)

@@ -92,11 +92,11 @@ class SchedulerOutput:
     scheduled_cached_reqs: GoingOn = field(default_factory=GoingOn)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     preempted_req_ids: set[str] = field(default_factory=set)
-    parts: list["StepPart"] = field(default_factory=list)
+    parts: list["ComputedPart"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class StepPart:
+class ComputedPart:
     """What a step computes of one request: positions [start, end) of blocks that hold `stamps`."""
 
     request: Any

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from baton.core.ids import TokenId
 from baton.dev.sim.guests.blocks import BlockPool, Prefix
-from baton.dev.sim.guests.request import Named, SchedulerOutput, Status, StepPart, VllmRequest
+from baton.dev.sim.guests.request import ComputedPart, Named, SchedulerOutput, Status, VllmRequest
 from baton.vllm.scheduler_side import SchedulerSide
 
 
@@ -238,7 +238,7 @@ class VllmScheduler:
         start, end = request.computed, request.computed + count
         output.num_scheduled_tokens[request.request_id] = count
         self._truth.computes(request, start, end)
-        part = StepPart(request, start, end, tuple(request.blocks), tuple(request.stamps))
+        part = ComputedPart(request, start, end, tuple(request.blocks), tuple(request.stamps))
         output.parts.append(part)
         self._know(request, end)
 

@@ -18,7 +18,7 @@ from baton.core.ids import Boot, Key
 from baton.dev.sim import content
 from baton.dev.sim.guests.blocks import BlockPool
 from baton.dev.sim.guests.books import GuestBooks
-from baton.dev.sim.guests.call import AnswerEvent, Call
+from baton.dev.sim.guests.call import Call, SimAnswerEvent
 from baton.dev.sim.guests.rank import GuestRank
 from baton.dev.sim.guests.request import SchedulerOutput, Status, VllmRequest
 from baton.dev.sim.guests.scheduler import VllmScheduler
@@ -118,7 +118,7 @@ class SimulatedVllm:
                     del self._calls[name]
                     self.scheduler.finish(self.scheduler.requests[name])
 
-    def _say(self, request: VllmRequest, event: AnswerEvent) -> None:
+    def _say(self, request: VllmRequest, event: SimAnswerEvent) -> None:
         call = self._calls.get(request.request_id)
         if call is not None:
             self._world.heap.after(WIRE_US, call.hear, event)
@@ -171,12 +171,12 @@ class SimulatedVllm:
         ends = self.scheduler.computed(output, drawn)
         for part in output.parts:
             if (token := drawn.get(part.request.request_id)) is not None:
-                self._say(part.request, AnswerEvent(token, ends.get(part.request)))
+                self._say(part.request, SimAnswerEvent(token, ends.get(part.request)))
         failing = self.scheduler.transferred(
             loaded=notes.loaded, failed=notes.failed, released=notes.released
         )
         for request in failing:
-            self._say(request, AnswerEvent(None, "error"))
+            self._say(request, SimAnswerEvent(None, "error"))
         self._stepping = False
         self._wake(BETWEEN_US if output.parts else self._world.draw.guests.idle_us)
 
