@@ -26,6 +26,8 @@ from baton.dev.sim.settings import WorkerDraw
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
 
 BETWEEN_US = 50
+IDLE_STEPS = 30  # after so many steps in a row that compute nothing ..
+IDLE_US = 2_000  # .. this long between two of them
 LOOK_US = 20_000  # between two looks whether a rank that stood still goes on
 WIRE_US = 80  # an event of an answer, on its way to the client
 
@@ -60,6 +62,7 @@ class SimulatedVllm:
         self._calls: dict[str, Call] = {}
         self._inbox: list[tuple[bool, Call]] = []  # whether it comes or leaves
         self._stepping = False
+        self._idle = 0  # steps in a row that computed nothing
         self._left = 0  # ranks that still compute the step
         self._holds: dict[int, tuple[int, ...]] = {}  # what blocks must hold
         self._tainted: set[int] = set()  # blocks that came damaged, as nobody could know
@@ -156,7 +159,6 @@ class SimulatedVllm:
         if not rank.process.alive:
             return
         rank.execute(output.parts, notes)
-        rank.process.wake()
         self._left -= 1
         if not self._left:
             self._computed(output, notes)
@@ -178,7 +180,16 @@ class SimulatedVllm:
         for request in failing:
             self._say(request, SimAnswerEvent(None, "error"))
         self._stepping = False
-        self._wake(BETWEEN_US if output.parts else self._world.draw.guests.idle_us)
+        self._idle = 0 if output.parts else self._idle + 1
+        self._wake(self._pause())
+
+    def _pause(self) -> int:
+        """Return how long it waits until its next step. vLLM does not wait at all; here that would
+        be most of a run."""
+        if not self._idle:
+            return BETWEEN_US
+        soon: int = self._world.draw.guests.idle_us
+        return soon if self._idle <= IDLE_STEPS else IDLE_US
 
     # ---- what blocks hold (scheduler.Truth) -----------------------------------------------------
 
