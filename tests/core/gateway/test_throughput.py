@@ -4,16 +4,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.core.build import drawn, limits
+from tests.core.build import drawn, limits, manifest
 from tests.core.gateway.test_credits import Edge, credits, waiting
 from tests.core.gateway.test_front import D, P, heard
 
 from baton.core.errors import Overloaded
 from baton.core.events import TimerDue
-from baton.core.gateway.router import FIRST
+from baton.core.gateway.router import FIRST, RegisteredWorker
 from baton.core.gateway.throughput import AnswerLengths, Throughput
-from baton.core.ids import Epoch, Key, Micros, Room, TokenIndex
-from baton.core.messages import Ended, FailCode, Recompute, Tokens
+from baton.core.ids import Epoch, Key, Micros, Room, Stamp, TokenIndex
+from baton.core.messages import Ended, FailCode, Recompute, Register, Tokens
 
 SECOND = 1_000_000
 
@@ -29,6 +29,14 @@ def steady(rows: int, *, step_us: int, steps: int) -> tuple[Throughput, Micros]:
         for row in range(rows):
             found.made(key(row), 1, Micros(now))
     return found, Micros(now)
+
+
+def test_tokens_that_come_after_the_end_of_their_room_leave_nothing_behind():
+    """The answer of an engine over HTTP may be slower than the end that its leader reports."""
+    worker = RegisteredWorker(Register("d", "tcp://d", manifest("decode", 3), Stamp(0)))
+    worker.ended(key(1), Micros(0))
+    worker.made(key(1), 5, Micros(1))
+    assert worker._throughput.of(key(1)) == 0
 
 
 # ---- pace ----------------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ class RegisteredWorker:
 
     def made(self, key: Key, tokens: int, now: Micros) -> None:
         """The worker has generated tokens of an answer."""
-        self._throughput.made(key, tokens, now)
+        if key in self.open:  # an engine's answer may be slower than its leader's `Ended`
+            self._throughput.made(key, tokens, now)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Return how many microseconds an answer would take if it began now; 0 if it would have the
