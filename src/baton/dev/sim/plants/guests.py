@@ -58,13 +58,6 @@ def _computed_for_the_room(self: SealQueue, batch: Batch) -> bool:
     return all(computed.get(Key(r.key.room, Epoch(0)), 0) >= r.valid for r in batch.rows)
 
 
-def _may_load_again(self: SchedulerSide, key: Key, notice: Notice) -> None:
-    """A request that was loaded may be loaded once more."""
-    SHIPPED_HEARD(self, key, notice)
-    if notice is Notice.LOADED and key in self._said:
-        self._said[key] = Notice.MAY_LOAD
-
-
 def _never_wrong(self: PageSums, group: GroupName, pages: object, sums: object) -> list[int]:
     """Sums at birth are not looked at."""
     return []
@@ -115,14 +108,6 @@ PLANTS = (
         ("seals_computed",),
         7,
         lambda: _replaced(SealQueue, "_is_computed", _computed_for_the_room),
-    ),
-    Plant(
-        "guest_loads_twice",
-        "a request that vLLM preempts after its load asks for its state again, which nobody has "
-        "any more, and fails",
-        ("no_spurious_failure",),
-        None,
-        lambda: _replaced(SchedulerSide, "_heard", _may_load_again),
     ),
     Plant(
         "guest_seals_what_was_cached",

@@ -124,4 +124,10 @@ FIRST_SEEDS: Mapping[str, int] = {
     "suspect_shares_its_step": 345,
     "suspect_begins_at_once": 345,
     "company_refused": 23,
+    "guest_frees_at_abort": 10,
+    "guest_keeps_old_pages": 0,
+    "guest_loaded_by_one_rank": 3,
+    "guest_hears_other_epoch": 156,
+    "guest_seals_other_epoch": 6,
+    "guest_seals_what_was_cached": 6,
 }
