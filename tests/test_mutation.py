@@ -271,8 +271,8 @@ JUDGES = """
 import json
 from mutation.gate import Judging
 from mutation.mutants import of_core
-mutants = {m.change: m for m in of_core(["early", "session"])}
-chosen = [next(m for change, m in mutants.items() if text in change) for text in TEXTS]
+mutants = of_core(["early", "session"])
+chosen = [next(m for m in mutants if text in m.change) for text in TEXTS]
 judging = Judging(chosen, lambda m: range(20) if m is chosen[0] else [], lambda m: ["tests/core/handoff/test_early.py"], {}, 2)
 judging.run(lambda v: print(json.dumps([chosen.index(next(m for m in chosen if m.name == v.name)), v.found_by, v.how])))
 """

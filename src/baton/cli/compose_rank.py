@@ -244,6 +244,7 @@ class RankResources:
 
     def _matchers(self, vocab_size: int) -> "BuildMatcher":
         """Return what builds the matchers of grammars; ranks that sample no tokens need none."""
+        from baton.core.matchers import GrammarError
         from baton.engine.grammars import no_grammars
         from baton.grammar.matcher import LlguidanceMatcher
         from baton.grammar.vocabulary import Vocabulary
@@ -257,7 +258,7 @@ class RankResources:
         vocabulary = Vocabulary(lambda: vocabulary_of(model).to_str(), size=vocab_size)
         try:
             vocabulary.ending_with(end_tokens(model, vocabulary_of(model), size=vocab_size))
-        except ConfigError as error:  # no reason not to serve requests without a grammar
+        except (ConfigError, GrammarError) as error:  # requests without a grammar are served
             log.warning("no_grammars", why=str(error))
         return lambda grammar: LlguidanceMatcher(grammar, vocabulary)
 

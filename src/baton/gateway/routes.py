@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from baton import __version__
+from baton.core.matchers import GrammarError
 from baton.core.messages import Grammar
 from baton.gateway.answer import Answer
 from baton.gateway.answer_grammar import answer_grammar
@@ -133,7 +135,8 @@ class Routes:
             tokenizer, inline_chars=settings.inline_chars, max_prompts=settings.max_prompts
         )
         vocabulary = Vocabulary(tokenizer.to_json, size=tokenizer.vocab_size)
-        vocabulary.ending_with(tokenizer.eos_ids)  # all streams would wait for it later
+        with suppress(GrammarError):  # which refuses requests that have a grammar, and no others
+            vocabulary.ending_with(tokenizer.eos_ids)  # all streams would wait for it later
         checks = GrammarChecks(
             retry_after_s=settings.retry_after_s, deadline_s=settings.grammar_deadline_s
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from llguidance import LLTokenizer
 
 from baton.core.ids import TokenId
+from baton.core.matchers import GrammarError
 
 
 class Vocabulary:
@@ -24,7 +25,15 @@ class Vocabulary:
         """Return the vocabulary with these end tokens.
 
         When it is first asked for, it is built. That takes 1.5 s for 150,000 tokens, in which no
-        other thread of the process runs, so a process asks for the usual ones when it starts."""
+        other thread of the process runs, so a process asks for the usual ones when it starts.
+
+        Raises:
+            GrammarError: llguidance cannot take this vocabulary, so no grammar can be followed
+        """
         if ends not in self._built:
-            self._built[ends] = LLTokenizer(self._read(), n_vocab=self.size, eos_token=list(ends))
+            try:
+                built = LLTokenizer(self._read(), n_vocab=self.size, eos_token=list(ends))
+            except ValueError as e:
+                raise GrammarError(f"the model's vocabulary cannot follow a grammar: {e}") from e
+            self._built[ends] = built
         return self._built[ends]
