@@ -24,7 +24,7 @@ from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.matchers import Matcher
 from baton.core.messages import Grammar
 from baton.core.past import Past
-from baton.core.work import Draw, Row
+from baton.core.work import Draw, GrammarReady, Row
 from baton.engine.engine import TorchEngine
 from baton.engine.grammars import Mask
 from baton.grammar.matcher import LlguidanceMatcher
@@ -97,6 +97,10 @@ class Batch(Ours):
             )
             for n in range(batch):
                 engine.constrain(key(n), Grammar(json_schema(schema(n)), (), ENDS))
+            built = 0
+            while built < batch:
+                built += sum(isinstance(done, GrammarReady) for done in engine.poll())
+                time.sleep(0.001)
 
     def go_on(self) -> None:
         """One step: every sequence takes its last token and draws the next one."""
