@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from baton.core.ids import TokenId
-from baton.core.messages import Drawn, Shaping
+from baton.core.messages import Drawn, Grammar, Shaping
 from baton.core.past import Past, past_of
 
 from .build import GREEDY, ticket
@@ -74,3 +74,23 @@ def test_a_token_is_barred_if_it_would_complete_a_bad_word(words, answer, cut):
 def test_bad_words_and_early_ends_are_told_apart():
     shaping = replace(OFF, bad_words=((TokenId(5), TokenId(6)),), presence_penalty=1.0)
     assert past_of(make(shaping, min_tokens=3), drawn(5)) == Past((), (5,), (2, 8), bad=(6,))
+
+
+@pytest.mark.parametrize("least", [0, 2])
+@pytest.mark.parametrize(
+    ("answer", "begun"),
+    [((), False), ((6, 5), False), ((5, 6), True), ((1, 5, 6, 3), True), ((5, 5, 6, 5), True)],
+)
+def test_an_answer_does_not_end_before_its_grammar_has_begun(least, answer, begun):
+    """Behind 5 6 it may, also in another epoch. The client's own stop token, 8, may end it before;
+    `min_tokens` bars both."""
+    made = replace(make(min_tokens=least), grammar=Grammar("g", (TokenId(5), TokenId(6)), ()))
+    ends = (2, 8) if len(answer) < least else () if begun else (2,)
+    for cut in range(len(answer) + 1):
+        found = past_of(replace(made, said=answer[:cut]), drawn(*answer[cut:]))
+        assert found == Past((), answer, ends, constrained=True)
+
+
+def test_an_answer_whose_grammar_begins_at_once_may_end_when_the_grammar_says_so():
+    made = replace(make(), grammar=Grammar("g", (), ()))
+    assert past_of(made, drawn(4)) == Past((), (4,), (), constrained=True)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx
 import jsonschema
 import pytest
 from tests.e2e.constrained import (
+    MOST,
     THINK_END,
     Answer,
     Case,
@@ -28,6 +30,7 @@ from tests.e2e.constrained import (
     streams,
 )
 from tests.e2e.service import Service, unified, wait_for
+from tests.tiny import END
 
 POOLS = ("--kv-pages", "60", "--page-size", "16")
 SHORT = {"type": "string", "maxLength": 6}
@@ -324,6 +327,25 @@ def test_reasoning_ends_on_decode_and_the_grammar_begins_there(
         assert_right(at_once, said)
         assert THINK_END not in said.ids[1:], "the grammar has no such token, whatever its bias"
     assert ask(apart, at_once) == ask(together, at_once)
+
+
+def test_a_model_cannot_end_its_answer_while_it_reasons(
+    apart: Service, together: Service, cases: list[Case]
+) -> None:
+    """Its end token is the likeliest by far, and is drawn only where the grammar allows it."""
+    cut = 0
+    for seed in range(6):
+        case = reasoning(seed, bits(6), bias=float(seed))
+        eager = replace(
+            case, body=case.body | {"logit_bias": {str(END): 30.0, str(THINK_END): 29.0}}
+        )
+        for one in (case, eager):
+            said = [ask(service, one) for service in (together, apart)]
+            assert said[0] == said[1], one.name
+            assert_right(one, said[0])
+            cut += said[0].why == "length"
+            assert (said[0].why == "length") == (len(said[0].ids) == MOST), one.name
+    assert cut, "some reason to their limit"
 
 
 def test_two_choices_of_one_request_follow_one_grammar(

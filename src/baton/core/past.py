@@ -4,6 +4,9 @@ a grammar goes on from them, and the tokens that are not allowed now.
 All of it travels in the step plan of every draw that needs it. So ranks keep no history, and a draw
 in a new epoch, on another worker or in another batch sees the same as in the first one. Requests
 without penalties, bad words and grammar that are past their `min_tokens` need nothing.
+
+An answer whose grammar begins behind the model's reasoning does not end before: where the grammar
+masks nothing yet, end tokens are barred.
 """
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.core.ids import TokenId
+from baton.core.matchers import begins
 from baton.core.messages import Drawn, Shaping, Ticket
 
 
@@ -20,7 +24,8 @@ class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: tuple[TokenId, ...]  # distinct ids, ascending; empty without a repetition penalty
     # tokens generated so far, those of `said` included; empty without any penalty or grammar
     answer: tuple[TokenId, ...]
-    barred: tuple[TokenId, ...]  # ids that would end the request before its `min_tokens`
+    # ids that would end the request before its `min_tokens`, or before its grammar has begun
+    barred: tuple[TokenId, ...]
     # whether the draw follows the grammar that the ranks were given for the room; then `answer` is
     # complete
     constrained: bool = False
@@ -43,10 +48,21 @@ def past_of(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
     return Past(
         prompt=tuple(sorted(set(ticket.prompt))) if repetition else (),
         answer=answer if counted or constrained else (),
-        barred=(*limits.eos_token_ids, *limits.stop_token_ids) if early else (),
+        barred=_barred(ticket, answer, early=early),
         constrained=constrained,
         bad=bad,
     )
+
+
+def _barred(ticket: Ticket, answer: tuple[TokenId, ...], *, early: bool) -> tuple[TokenId, ...]:
+    """Return the ids that must not end the answer now. Stop tokens, like stop texts, are the
+    client's own: they may end its reasoning."""
+    limits, grammar = ticket.limits, ticket.grammar
+    if early:
+        return (*limits.eos_token_ids, *limits.stop_token_ids)
+    if grammar is not None and begins(answer, grammar.after) is None:
+        return limits.eos_token_ids
+    return ()
 
 
 def _counts(shaping: Shaping) -> bool:

@@ -56,7 +56,12 @@ def right_answer(
     ends = (*limits.eos_token_ids, *limits.stop_token_ids)
     words = sampling.shaping.bad_words if sampling.shaping is not None else ()
     while True:
-        barred = ends if len(found) < limits.min_tokens else ()
+        may = allowed(grammar, found) if grammar is not None else None
+        barred: tuple[TokenId, ...] = ()
+        if grammar is not None and may is None:
+            barred = limits.eos_token_ids  # an answer that has no part of its grammar has not ended
+        if len(found) < limits.min_tokens:
+            barred = ends
         token = content.next_token(
             history,
             sampling,
@@ -64,7 +69,7 @@ def right_answer(
             prompt=prompt,
             answer=found,
             barred=barred,
-            allowed=allowed(grammar, found) if grammar is not None else None,
+            allowed=may,
             bad=[word[-1] for word in words if ends_with((*found, word[-1]), word)],
         )
         found.append(token)

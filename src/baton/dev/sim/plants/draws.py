@@ -67,6 +67,12 @@ def _begins_anew(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None
     return _without_said(ticket, generated) if ticket.grammar else past_of(ticket, generated)
 
 
+def _ends_at_will(ticket: Ticket, generated: Sequence[Drawn] = ()) -> Past | None:
+    found = past_of(ticket, generated)
+    early = len(ticket.said) + len(generated) < ticket.limits.min_tokens
+    return found if found is None or early else msgspec.structs.replace(found, barred=())
+
+
 class NeverBack(Matchers[Any]):
     """Gives the matcher of an ended room to the next one as it is."""
 
@@ -131,6 +137,13 @@ PLANTS = (
         ("follows_grammar",),
         None,
         lambda: Parts(replaced=(Replaced(computing, "past_of", _unconstrained),)),
+    ),
+    Plant(
+        "ends_before_its_grammar",
+        "an answer may end before its grammar has begun, as a model may while it reasons",
+        ("right_tokens",),
+        None,
+        lambda: _past(_ends_at_will),
     ),
     Plant(
         "matcher_not_rebuilt",

@@ -104,6 +104,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "scores_of_the_last_chunk": 4,
     "scores_not_handed_over": 1,
     "first_token_unmasked": 1,
+    "ends_before_its_grammar": 181,
     "matcher_not_rebuilt": 5,
     "grammar_not_awaited": 1,
     "matcher_not_rolled_back": 1,
