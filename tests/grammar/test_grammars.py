@@ -214,3 +214,24 @@ def test_a_matcher_goes_back_and_stays_broken_when_it_breaks():
         found.accept(ids("x"))
     with pytest.raises(GrammarError, match="cannot be followed"):
         found.allowed()
+
+
+@pytest.mark.parametrize("more", [range(40), range(400)])
+def test_a_tokenizer_may_have_more_tokens_than_the_model_has_logits(more):
+    """Reserved ones, as Kimi's has: masks are those of the model's tokens."""
+    longer = byte_vocabulary()
+    longer.add_special_tokens([f"<reserved_{n}>" for n in more])
+    assert longer.get_vocab_size() > SIZE - 2
+    found = LlguidanceMatcher(
+        Grammar(make.regex("[a-c]x?"), (), (END,)), Vocabulary(longer.to_str, size=SIZE - 2)
+    )
+    other = matcher(make.regex("[a-c]x?"))
+    for text in ("", "b", "x"):
+        found.accept(ids(text))
+        other.accept(ids(text))
+        assert found.allowed().tolist() == other.allowed().tolist()[: SIZE - 2]
+
+
+def test_a_vocabulary_that_llguidance_cannot_take_is_refused():
+    with pytest.raises(GrammarError, match="vocabulary cannot follow"):
+        Vocabulary(lambda: "{}", size=SIZE).ending_with((END,))

@@ -26,10 +26,9 @@ class LlguidanceMatcher:
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self._size = vocabulary.size
-        self._matcher = LLMatcher(
-            vocabulary.ending_with(grammar.ends), grammar.text, log_level=SILENT, limits=limits()
-        )
-        self._bits = np.zeros(-(-self._size // 32) * 4, dtype=np.uint8)
+        tokens = vocabulary.ending_with(grammar.ends)
+        self._matcher = LLMatcher(tokens, grammar.text, log_level=SILENT, limits=limits())
+        self._bits = np.zeros(-(-tokens.vocab_size // 32) * 4, dtype=np.uint8)
 
     def accept(self, tokens: Sequence[TokenId]) -> None:
         if not self._matcher.consume_tokens(list(tokens)):

@@ -14,7 +14,8 @@ class Vocabulary:
 
     Args:
         read: returns the text of the model's tokenizer.json; called when the first grammar comes
-        size: how many logits the model has
+        size: how many logits the model has; the tokenizer may have fewer tokens, or more (reserved
+            ones, as Kimi's has)
     """
 
     def __init__(self, read: Callable[[], str], *, size: int) -> None:
@@ -31,9 +32,21 @@ class Vocabulary:
             GrammarError: llguidance cannot take this vocabulary, so no grammar can be followed
         """
         if ends not in self._built:
-            try:
-                built = LLTokenizer(self._read(), n_vocab=self.size, eos_token=list(ends))
-            except ValueError as e:
-                raise GrammarError(f"the model's vocabulary cannot follow a grammar: {e}") from e
-            self._built[ends] = built
+            self._built[ends] = self._build(ends)
         return self._built[ends]
+
+    def _build(self, ends: tuple[TokenId, ...]) -> LLTokenizer:
+        text = self._read()
+        try:
+            return LLTokenizer(text, n_vocab=self.size, eos_token=list(ends))
+        except ValueError as e:
+            refused = e
+        try:
+            built = LLTokenizer(text, eos_token=list(ends))
+        except ValueError:
+            built = None
+        if built is None or built.vocab_size <= self.size:  # its size was not the reason
+            raise GrammarError(
+                f"the model's vocabulary cannot follow a grammar: {refused}"
+            ) from refused
+        return built
