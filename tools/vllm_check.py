@@ -10,13 +10,8 @@ of asking use the same random prompts and greedy sampling. At the end every page
 
 import argparse
 import asyncio
-import json
-import os
 import random
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -26,65 +21,9 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.progress import Progress
+from tools.vllm_engines import PORTS, URL, Starts, baton, ended_by, greedy, url_of, wait_ready
 
 from baton.cli.models import TRIAL, ensure
-
-READY_S = 300.0
-CONTROL = 8991
-GATEWAY = 8990
-ENGINES = {"prefill": (8992, 0), "decode": (8993, 1)}  # port and first core
-CORES = os.cpu_count() or 1
-ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-
-
-def engine(args: argparse.Namespace, model: Path, role: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start one engine."""
-    port, core = ENGINES[role]
-    tp = args.tp[role]
-    cores = "|".join(str((core + rank) % CORES) for rank in range(tp))
-    transfer = {
-        "kv_connector": "BatonConnector",
-        "kv_connector_module_path": "baton.vllm.connector",
-        "kv_role": ROLES[role],
-        "kv_connector_extra_config": {
-            "name": f"{role}-0",
-            "url": f"http://127.0.0.1:{port}",
-            "gateways": [f"tcp://127.0.0.1:{CONTROL}"],
-            "fabric": [args.fabric],
-        },
-    }
-    command = [
-        *(args.vllm, "serve", str(model), "--served-model-name", "m", "--dtype", "float32"),
-        *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096"),
-        *("--tensor-parallel-size", str(tp)),
-        *("--enforce-eager", "--block-size", "32", "--kv-transfer-config", json.dumps(transfer)),
-    ]
-    environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": cores,
-        "OMP_NUM_THREADS": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PATH": f"{Path(args.vllm).parent}:{os.environ['PATH']}",
-    }
-    return subprocess.Popen(
-        command, env=environment, stdout=log.open("wb"), stderr=subprocess.STDOUT
-    )
-
-
-def wait_ready(url: str, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until a pair can hand over."""
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
-        if any(process.poll() is not None for process in processes):
-            raise SystemExit("a process has ended; its log says why")
-        try:
-            if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    raise SystemExit(f"not ready in {READY_S:.0f} s")
 
 
 async def ask_all(
@@ -96,14 +35,7 @@ async def ask_all(
     found: list[Any] = [None] * len(prompts)
 
     async def one(client: httpx.AsyncClient, n: int) -> None:
-        body = {
-            "model": "m",
-            "prompt": prompts[n],
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-        }
+        body = greedy(prompts[n], tokens)
         async with slots:
             began = time.monotonic()
             reply = await client.post(f"{url}/v1/completions", json=body)
@@ -142,31 +74,22 @@ def main() -> None:
     ]
     folder = Path(tempfile.mkdtemp(prefix="baton-vllm-"))
     console.print(f"logs in {folder}")
-    url = f"http://127.0.0.1:{GATEWAY}"
+    starts = Starts(args.vllm, model, folder)
     with ExitStack() as stack:
-        gateway = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "baton", "gateway", "--model", str(model)),
-                *("--served-model-name", "m", "--port", str(GATEWAY)),
-                *("--control", f"tcp://127.0.0.1:{CONTROL}"),
-                *("--queue-timeout", "1000", "--request-timeout", "1200"),
-            ],
-            stdout=(folder / "gateway.log").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
-        processes = [gateway, *(engine(args, model, r, folder / f"{r}.log") for r in ENGINES)]
-        for process in processes:
-            stack.callback(process.wait, 60)
-            stack.callback(process.send_signal, signal.SIGINT)
-        wait_ready(url, processes)
+        patience = ("--queue-timeout", "1000", "--request-timeout", "1200")
+        processes = [ended_by(stack, starts.gateway(*patience))]
+        for role in PORTS:
+            transfer = baton(role, fabric=[args.fabric])
+            engine = starts.engine(role, transfer, log=f"{role}.log", tp=args.tp[role])
+            processes.append(ended_by(stack, engine))
+        wait_ready(f"{URL}/ready", processes)
         with Progress(console=console) as progress:
             run = (prompts, args.tokens, args.concurrency, progress)
-            handed, times = asyncio.run(ask_all(url, *run))
+            handed, times = asyncio.run(ask_all(URL, *run))
             # not decode's: its prefix cache has the state that was handed over
-            alone = f"http://127.0.0.1:{ENGINES['prefill'][0]}"
-            computed, own = asyncio.run(ask_all(alone, *run))
-        ledger = httpx.get(f"{url}/debug/ledger").json()
-        lines = httpx.get(f"{url}/metrics").text.splitlines()
+            computed, own = asyncio.run(ask_all(url_of("prefill"), *run))
+        ledger = httpx.get(f"{URL}/debug/ledger").json()
+        lines = httpx.get(f"{URL}/metrics").text.splitlines()
     counted = {
         line.split("{")[0]: float(line.rsplit(" ", 1)[1])
         for line in lines

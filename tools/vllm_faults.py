@@ -3,7 +3,7 @@ left.
 
     python -m tools.vllm_faults --vllm DIR/bin/vllm --kills 20 --leaving 200
 
-Two engines with BatonConnector and a gateway on loopback, as in tools/vllm_check.py. While clients
+Two engines with BatonConnector and a gateway on loopback. While clients
 ask without a pause, the engines are killed in turns: all processes of one at once, or only the one
 that holds its memory. Each is started again. Every answer must be the one that an engine computes
 alone, or an error with a code; the other engine must live on; at the end nothing may be held.
@@ -15,9 +15,7 @@ import collections
 import json
 import random
 import re
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -27,11 +25,10 @@ from typing import Any
 import httpx
 import psutil
 from rich.console import Console
-from tools.vllm_check import CONTROL, ENGINES, GATEWAY, engine, wait_ready
+from tools.vllm_engines import PORTS, URL, Starts, baton, end, greedy, url_of, wait_ready
 
 from baton.cli.models import TRIAL, ensure
 
-URL = f"http://127.0.0.1:{GATEWAY}"
 TOKENS = 16
 CLEAN_AFTER_KILLS_S, CLEAN_AFTER_LEAVING_S = 5.0, 2.0
 USED = re.compile(r"^vllm:(kv_cache_usage_perc|num_requests_\w+)\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -40,28 +37,20 @@ USED = re.compile(r"^vllm:(kv_cache_usage_perc|num_requests_\w+)\{[^}]*\} (\S+)$
 class Service:
     """The gateway and both engines."""
 
-    def __init__(self, args: argparse.Namespace, model: Path, folder: Path) -> None:
-        self._args, self._model, self._folder = args, model, folder
-        self._starts: collections.Counter[str] = collections.Counter()
-        self.gateway = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "baton", "gateway", "--model", str(model)),
-                *("--served-model-name", "m", "--port", str(GATEWAY)),
-                *("--control", f"tcp://127.0.0.1:{CONTROL}"),
-            ],
-            stdout=(folder / "gateway.log").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
-        self.engines = {role: self._start(role) for role in ENGINES}
+    def __init__(self, starts: Starts, fabric: str) -> None:
+        self._starts, self._fabric = starts, fabric
+        self._count: collections.Counter[str] = collections.Counter()
+        self.gateway = starts.gateway()
+        self.engines = {role: self._start(role) for role in PORTS}
 
     def _start(self, role: str) -> subprocess.Popen[bytes]:
-        self._starts[role] += 1
-        log = self._folder / f"{role}.{self._starts[role]}.log"
-        return engine(self._args, self._model, role, log)
+        self._count[role] += 1
+        transfer = baton(role, fabric=[self._fabric])
+        return self._starts.engine(role, transfer, log=f"{role}.{self._count[role]}.log")
 
     def wait_ready(self) -> None:
         """Wait until a pair can hand over."""
-        wait_ready(URL, [self.gateway, *self.engines.values()])
+        wait_ready(f"{URL}/ready", [self.gateway, *self.engines.values()])
 
     def kill(self, role: str, *, whole: bool) -> None:
         """Kill an engine, or only its worker process, and see the rest of it gone."""
@@ -84,9 +73,7 @@ class Service:
     def close(self) -> None:
         """End everything."""
         for process in (self.gateway, *self.engines.values()):
-            process.send_signal(signal.SIGINT)
-        for process in (self.gateway, *self.engines.values()):
-            process.wait(60)
+            end(process)
 
 
 class Load:
@@ -103,7 +90,7 @@ class Load:
         chance = random.Random(seed)
         while not self.stop:
             n = chance.randrange(len(self._prompts))
-            reply = await http.post(f"{URL}/v1/completions", json=body_of(self._prompts[n]))
+            reply = await http.post(f"{URL}/v1/completions", json=greedy(self._prompts[n], TOKENS))
             said = reply.json()
             if reply.status_code == 200:
                 same = said["choices"][0]["token_ids"] == self._truth[n]
@@ -119,17 +106,11 @@ class Load:
             self.wrong.append(said)
 
 
-def body_of(prompt: list[int], **more: Any) -> dict[str, Any]:
-    """Return a greedy request of a prompt."""
-    fixed = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
-    return {"model": "m", "prompt": prompt, "max_tokens": TOKENS, **fixed, **more}
-
-
 async def truth_of(prompts: list[list[int]]) -> list[list[int]]:
     """Return what the prefill engine answers by itself."""
-    alone = f"http://127.0.0.1:{ENGINES['prefill'][0]}/v1/completions"
+    alone = f"{url_of('prefill')}/v1/completions"
     async with httpx.AsyncClient(timeout=600) as http:
-        replies = [await http.post(alone, json=body_of(p)) for p in prompts]
+        replies = [await http.post(alone, json=greedy(p, TOKENS)) for p in prompts]
     return [r.json()["choices"][0]["token_ids"] for r in replies]
 
 
@@ -139,8 +120,8 @@ def held() -> dict[str, Any]:
     ledger = httpx.get(f"{URL}/debug/ledger", timeout=10).json()
     if not ledger["clean"]:
         found["ledger"] = ledger
-    for role, (port, _) in ENGINES.items():
-        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    for role in PORTS:
+        page = httpx.get(f"{url_of(role)}/metrics", timeout=10).text
         used = {name: float(value) for name, value in USED.findall(page) if float(value)}
         if used:
             found[role] = used
@@ -184,7 +165,7 @@ async def leave(prompts: list[list[int]], args: argparse.Namespace) -> int:
 
     async def one(http: httpx.AsyncClient, patience: float, prompt: list[int]) -> None:
         nonlocal whole
-        url, body = f"{URL}/v1/completions", body_of(prompt, stream=True)
+        url, body = f"{URL}/v1/completions", greedy(prompt, TOKENS, stream=True)
         async with slots:
             try:
                 async with asyncio.timeout(patience), http.stream("POST", url, json=body) as reply:
@@ -218,7 +199,6 @@ def main() -> None:
     parser.add_argument("--fabric", default="nixl")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    args.tp = dict.fromkeys(ENGINES, 1)
     model, console, chance = ensure(TRIAL), Console(), random.Random(args.seed)
     prompts = [
         [chance.randrange(100, 40_000) for _ in range(chance.randrange(10, args.longest))]
@@ -227,7 +207,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="baton-vllm-"))
     console.print(f"logs in {folder}")
     with ExitStack() as stack:
-        service = Service(args, model, folder)
+        service = Service(Starts(args.vllm, model, folder), args.fabric)
         stack.callback(service.close)
         service.wait_ready()
         load = Load(prompts, asyncio.run(truth_of(prompts)))
