@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -304,6 +305,27 @@ def test_everything_that_shapes_a_draw_at_once_is_the_same_split_and_unified(
         "min_tokens": 0,
     }
     assert all_of(service, **plain) != apart
+
+
+def test_a_proxy_of_two_vllm_engines_can_stay_in_front(service: Service) -> None:
+    """It asks a prefill engine for one token, and a decode engine with what that said; both are the
+    gateway."""
+    url = f"http://127.0.0.1:{service.port}/v1/completions"
+    body = {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 12, "temperature": 0}
+    body |= {"return_token_ids": True, "ignore_eos": True}
+    right = service.ids(body["prompt"], max_tokens=12, ignore_eos=True)
+    asks = {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": None}
+    for _ in range(2):
+        leg = body | {"kv_transfer_params": asks, "stream": False, "max_tokens": 1}
+        first = httpx.post(url, json=leg, timeout=60).raise_for_status().json()
+        second = body | {"kv_transfer_params": first["kv_transfer_params"], "stream": True}
+        found: list[int] = []
+        with httpx.stream("POST", url, json=second, timeout=60) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {"):
+                    found += json.loads(line[6:])["choices"][0]["token_ids"]
+        assert found == right
+    service.wait_clean()
 
 
 def test_the_curl_examples_of_the_readme_answer(service: Service) -> None:

@@ -49,6 +49,13 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class ForDecode(msgspec.Struct, frozen=True):
+    """What the answer of a prefill leg tells the decode leg (prefill_leg.py)."""
+
+    do_remote_prefill: bool = True
+    do_remote_decode: bool = False
+
+
 class Heading(msgspec.Struct, frozen=True):
     """Fields that all objects of an answer share, and what the client asked for.
 
@@ -263,6 +270,7 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     usage: Usage
     prompt_token_ids: Tokens = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    kv_transfer_params: ForDecode | UnsetType = UNSET
 
 
 NO_DELTA = ChatDelta()
@@ -451,6 +459,7 @@ class CompletionAnswer(msgspec.Struct, frozen=True):
     choices: tuple[CompletionChoice, ...]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: Tokens = UNSET
+    kv_transfer_params: ForDecode | UnsetType = UNSET
 
 
 class CompletionForm:

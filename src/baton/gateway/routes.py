@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,6 +42,7 @@ from baton.gateway.messages_form import MessageForm, TokenCount
 from baton.gateway.messages_schema import CountTokensBody, MessagesBody
 from baton.gateway.metrics import CONTENT_TYPE, Metrics
 from baton.gateway.parsers import PLAIN, Parsers, Reading
+from baton.gateway.prefill_leg import is_prefill_leg, prefilled_chat, prefilled_completion
 from baton.gateway.prompts import ChatPrompt, Prompt, Prompter
 from baton.gateway.responses_form import PREFIX, ResponsesForm
 from baton.gateway.responses_input import chat_of
@@ -66,6 +68,7 @@ from baton.grammar.vocabulary import Vocabulary
 
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
+COMPLETION = "cmpl-"  # begins the ids of completions
 ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
 MakeForm = Callable[[Heading, Speller], Form]
 
@@ -180,6 +183,8 @@ class Routes:
             body, use, self._grammars, self._parsers.frame(prompt), client=self._client(request)
         )
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
+        if is_prefill_leg(body):
+            return json_response(prefilled_chat(self._heading(ask, prefix), ask))
         return self._answer(
             ask,
             prefix=prefix,
@@ -216,9 +221,11 @@ class Routes:
         prompts = truncate(whole, body, capacity=terms.capacity, defaults=self._settings.defaults)
         grammar = await self._grammars.of(body, client=self._client(request))
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
+        if is_prefill_leg(body):
+            return json_response(prefilled_completion(self._heading(ask, COMPLETION), ask))
         shown = await self._echoes(body, ask, whole, prompts) if body.echo else ()
         make_form = partial(CompletionForm, echoes=shown)
-        return self._answer(ask, prefix="cmpl-", make_form=make_form, echoes=shown)
+        return self._answer(ask, prefix=COMPLETION, make_form=make_form, echoes=shown)
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
@@ -415,19 +422,8 @@ class Routes:
         named_tool: bool = False,
         echoes: Sequence[Echo] = (),
     ) -> Response:
-        heading = Heading(
-            id=f"{prefix}{self._door.next_seed():016x}{self._door.next_seed():016x}",
-            created=int(time.time()),
-            model=self._settings.model,
-            usage=ask.usage,
-            running_usage=ask.running_usage,
-            token_ids=ask.token_ids,
-            logprobs=ask.logprobs,
-            prompt_logprobs=ask.prompt_logprobs,
-            temperature=ask.temperature,
-            top_p=ask.top_p,
-            reasoning=reasoning,
-            named_tool=named_tool,
+        heading = structs.replace(
+            self._heading(ask, prefix), reasoning=reasoning, named_tool=named_tool
         )
         speller = IdSpeller(self._tokenizer) if ask.tokens_as_ids else self._tokenizer
         form = make_form(heading, speller)
@@ -444,6 +440,20 @@ class Routes:
             max_pending_bytes=self._settings.max_pending_bytes + _echoed_bytes(ask),
         )
         return Answer(self._dispatcher, exchange, ask)
+
+    def _heading(self, ask: Ask, prefix: str) -> Heading:
+        return Heading(
+            id=f"{prefix}{self._door.next_seed():016x}{self._door.next_seed():016x}",
+            created=int(time.time()),
+            model=self._settings.model,
+            usage=ask.usage,
+            running_usage=ask.running_usage,
+            token_ids=ask.token_ids,
+            logprobs=ask.logprobs,
+            prompt_logprobs=ask.prompt_logprobs,
+            temperature=ask.temperature,
+            top_p=ask.top_p,
+        )
 
     def _detokenizer(
         self, ask: Ask, prompt: Prompt, kept: frozenset[int] = frozenset()

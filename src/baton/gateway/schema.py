@@ -169,6 +169,7 @@ class GenerationBody(RequestBody):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class CompletionBody(GenerationBody):
