@@ -44,7 +44,7 @@ from baton.cli.models import TRIAL, ensure
 
 LEASE_S = 5  # NixlConnector's lease, and Baton's handoff timeout
 LENGTH, TOKENS = 700, 16
-FLOOD = 60  # prompts that take the whole KV cache of prefill: 1 GiB is 24,000 tokens
+FLOOD = 36  # prompts that take the whole KV cache of prefill: 1 GiB is 24,000 tokens
 LEAVES = 20
 LEAVE_WITHIN_S = 3.0
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
