@@ -3,6 +3,7 @@
     seal: bits       the kernel against numpy, on the golden cases and on random pools
     seal: rate       bytes sealed a second, beside a copy of the same bytes within the device
     device read      another process maps the pool, copies it, and finds the same sums
+    vLLM's step      a KV cache is sealed behind the fence of a step that takes long
 
 The last line is JSON. Exit codes: 0 = all checks passed, 1 = one failed, 2 = there is no CUDA
 device. Rates are stated, not judged. A copy reads and writes its bytes, which are counted once.
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +34,7 @@ from tests.core.handoff.seal_cases import Case, cases  # noqa: E402
 from baton.core.handoff import seal  # noqa: E402
 from baton.core.memory.state import Placement  # noqa: E402
 from baton.engine.cuda.seal import block_sums, triton  # noqa: E402
+from baton.vllm.memory import memory_of  # noqa: E402
 from compile_gpu_kernels import MODELS, PAGED  # noqa: E402
 
 IDENTITY = 0x0123456789ABCDEF
@@ -41,6 +44,13 @@ READ_BYTES = 1 << 30
 COMPARED_BYTES = 64 << 20  # numpy takes a tenth of a second for them
 TIMES, BATCHES = 10, 5
 ANSWER_S = 120.0
+STEP_CYCLES = 500_000_000  # of the device's clock: a third of a second
+BE_SLOW: Mapping[str, Callable[[], None]] = MappingProxyType(
+    {
+        "cuda": lambda: torch.cuda._sleep(STEP_CYCLES),
+        "cpu": lambda: None,
+    }
+)
 SYNCHRONISE: Mapping[str, Callable[[], None]] = MappingProxyType(
     {"cuda": torch.cuda.synchronize, "cpu": lambda: None}
 )
@@ -150,6 +160,31 @@ def device_read(name: str, device: torch.device, nbytes: int) -> Result:
     return Result(same, said + ("" if same else "; sums differ"), figures)
 
 
+def behind_a_step(name: str, device: torch.device, nbytes: int) -> Result:
+    """Seal a cache that a step is still writing, as the connector of vLLM does: on another thread,
+    behind the step's fence."""
+    placement = MODELS[name]
+    cache, written = (random_pool(placement, nbytes, device) for _ in range(2))
+    cache.zero_()
+    case = scattered(cache, placement)
+    memory = memory_of(cache)
+    sums = memory.sums(placement, PAGED, IDENTITY)
+    sums(*case)  # compiles, so that it does not take as long as the step
+    BE_SLOW[device.type]()
+    cache.copy_(written)
+    fence = memory.fence()
+
+    def sealed() -> Any:
+        fence()
+        return sums(*case)
+
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(sealed).result(ANSWER_S)
+    right = seal.block_sums(written.cpu().numpy(), placement, PAGED, *case, IDENTITY)
+    wrong = int((found != right).sum())
+    return Result(not wrong, f"{wrong} of {right.size:,} sums differ", {"wrong": wrong})
+
+
 def checks(
     device: torch.device, *, rated: int, read: int, compared: int
 ) -> Iterator[tuple[str, Callable[[], Result]]]:
@@ -157,6 +192,7 @@ def checks(
     yield "seal: bits, golden cases", partial(golden, device, cases())
     for name in MODELS:
         yield f"seal: bits, {name}", partial(random_bits, name, device, compared)
+    yield "vLLM's step, Llama-8B", partial(behind_a_step, "Llama-8B", device, compared)
     yield "device read, Llama-8B", partial(device_read, "Llama-8B", device, read)
     for name in RATED:
         yield f"seal: rate, {name}", partial(seal_rate, name, device, rated)

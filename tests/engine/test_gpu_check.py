@@ -39,3 +39,20 @@ def test_wrong_sums_fail(monkeypatch):
     random = gpu_check.random_bits("SmolLM2-135M", cpu, 1)
     assert random.passed is False
     assert random.said == "90 of 90 sums differ"
+
+
+def test_what_a_step_has_not_written_yet_fails(monkeypatch):
+    """On a CPU a step has ended when it has begun; here it begins when the sums are there."""
+    cpu, nbytes = torch.device("cpu"), 1 << 21
+    assert gpu_check.behind_a_step("SmolLM2-135M", cpu, nbytes).passed is True
+
+    class Early:
+        def __init__(self, memory_of, cache):
+            self.sums = memory_of(torch.zeros_like(cache)).sums
+
+        def fence(self):
+            return lambda: None
+
+    memory_of = gpu_check.memory_of
+    monkeypatch.setattr(gpu_check, "memory_of", lambda cache: Early(memory_of, cache))
+    assert gpu_check.behind_a_step("SmolLM2-135M", cpu, nbytes).passed is False

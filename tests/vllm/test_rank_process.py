@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from tests.core.build import table
 
 from baton.core.errors import Bug, ConfigError
 from baton.core.memory.state import Placement
 from baton.core.work import DigestOrder
+from baton.vllm.memory import memory_of
 from baton.vllm.names import FULL
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.settings import settings_of
@@ -27,8 +29,8 @@ def make_rank(tp: int, rank: int, *, pages: int = PAGES, dtype: str = "float32")
         rank=rank,
         pages=pages,
     )
-    array = np.zeros(pages * places[rank].block_bytes(served.group), dtype=np.uint8)
-    return RankProcess(settings_of(EXTRA), served, array)
+    nbytes = pages * places[rank].block_bytes(served.group)
+    return RankProcess(settings_of(EXTRA), served, memory_of(torch.zeros(nbytes // 4)))
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_a_seal_that_raises_ends_the_pump(rank: RankProcess, error: Exception) -
     def raises(*_: object) -> None:
         raise error
 
-    rank.engine._sums = raises
+    rank.engine._sums = {FULL: raises}
     rank.start()
     rank.engine.digest(DigestOrder(1, FULL, np.array([0]), np.array([0])))
     rank._thread.join(10)

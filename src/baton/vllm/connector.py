@@ -19,6 +19,7 @@ from baton.core.errors import ConfigError
 from baton.vllm.guest_link import SchedulerEnd
 from baton.vllm.identity import computation, weights_identity
 from baton.vllm.layout import placement, require_one_group, state_table
+from baton.vllm.memory import KVMemory, memory_of
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
 from baton.vllm.settings import settings_of
@@ -61,6 +62,7 @@ class BatonConnector(KVConnectorBase_V1):
             patience_s=self._settings.handoff_timeout_s,
         )
         self._rank: RankProcess | None = None
+        self._memory: KVMemory | None = None
         self._decoder = msgspec.msgpack.Decoder(StepNotes)
         self._notes = StepNotes()
 
@@ -76,10 +78,7 @@ class BatonConnector(KVConnectorBase_V1):
         """Take the memory of the KV cache, and start the rank."""
         config, cache = self._vllm_config, self._kv_cache_config
         first = next(iter(kv_caches.values()))
-        if first.device.type != "cpu":
-            raise ConfigError(f"a KV cache on {first.device} is not supported yet: only on CPUs")
-        storage = first.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8, device=first.device).set_(storage)
+        self._memory = memory = memory_of(first)
         how = computation(config.model_config, config.cache_config, vllm_version)
         cell = f"{cell_name(first.device.type, cache)}; {how}"
         table = state_table(config, cache, cell=cell)
@@ -101,7 +100,7 @@ class BatonConnector(KVConnectorBase_V1):
             rank=group.rank_in_group,
             pages=cache.num_blocks,
         )
-        self._rank = RankProcess(self._settings, served, whole.numpy())
+        self._rank = RankProcess(self._settings, served, memory)
         self._rank.join(group.broadcast_object(self._rank.address))
         self._rank.start()
 
@@ -129,7 +128,8 @@ class BatonConnector(KVConnectorBase_V1):
         assert isinstance(metadata, BatonMetadata)
         self._notes = self._decoder.decode(metadata.encoded)
         if self._notes.computed:
-            self._rank.engine.computed(self._notes.computed)
+            assert self._memory is not None
+            self._rank.engine.computed(self._notes.computed, self._memory.fence())
         for key in self._notes.ended:
             self._rank.engine.forget(key)
 

@@ -3,29 +3,21 @@
     leader's plan ──submit──▶ waits ──vLLM has computed its rows──▶ a thread hashes ──BatchDone──▶ pump
 
 A batch is what a step of vLLM computes of prompts that are handed over. It ends when vLLM has said
-so for each of its rows, and its blocks are sealed.
+so for each of its rows, the fences of these steps have passed, and its blocks are sealed.
 """
 
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import numpy as np
-from numpy.typing import NDArray
-
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key
-from baton.core.memory.state import Placement
 from baton.core.messages import Grammar
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
 from baton.ports.fabric import Pool
-from baton.vllm.seal_queue import SealQueue, places_of
-
-Sums = Callable[
-    [NDArray[np.uint8], Placement, GroupName, NDArray[np.int64], NDArray[np.int64], int],
-    NDArray[np.uint64],
-]
+from baton.vllm.memory import Sums
+from baton.vllm.seal_queue import Computed, Fence, SealQueue, places_of
 
 
 class GuestEngine:
@@ -33,7 +25,7 @@ class GuestEngine:
 
     Args:
         pools: the memory of every group, which vLLM has allocated
-        arrays: the same memory, uint8
+        sums: of every group: what computes the sums of its blocks
         pages: number of blocks of every group
         wake: called from the thread when `poll` has something
     """
@@ -42,15 +34,11 @@ class GuestEngine:
         self,
         *,
         pools: Mapping[GroupName, Pool],
-        arrays: Mapping[GroupName, NDArray[np.uint8]],
+        sums: Mapping[GroupName, Sums],
         pages: Mapping[GroupName, int],
-        placement: Placement,
-        block_sums: Sums,
-        identity: int,
         wake: Callable[[], None],
     ) -> None:
-        self._pools, self._arrays, self._pages = pools, arrays, dict(pages)
-        self._placement, self._sums, self._identity = placement, block_sums, identity
+        self._pools, self._sums, self._pages = pools, sums, dict(pages)
         self._wake = wake
         self._change = threading.Condition()
         self._queue = SealQueue()
@@ -74,10 +62,11 @@ class GuestEngine:
 
     # ---- vLLM's thread --------------------------------------------------------------------------
 
-    def computed(self, rows: Mapping[Key, int]) -> None:
-        """vLLM has computed these requests up to these positions, and the pools have the result."""
+    def computed(self, rows: Mapping[Key, int], fence: Fence) -> None:
+        """vLLM has computed these requests up to these positions; the pools have the result when
+        the fence has passed."""
         with self._change:
-            self._queue.computed(rows)
+            self._queue.computed(rows, fence)
             self._change.notify()
 
     def forget(self, key: Key) -> None:
@@ -127,8 +116,8 @@ class GuestEngine:
     def _work(self) -> None:
         try:
             while (job := self._next()) is not None:
-                kind = WorkKind.STEP if isinstance(job, Batch) else WorkKind.DIGEST
-                self._end(self._seal(job) if isinstance(job, Batch) else self._hash(job), kind)
+                kind = WorkKind.STEP if isinstance(job, Computed) else WorkKind.DIGEST
+                self._end(self._seal(job) if isinstance(job, Computed) else self._hash(job), kind)
         except BaseException as error:  # noqa: BLE001 (top of the thread: the pump raises it again)
             self._end(error)
 
@@ -139,7 +128,7 @@ class GuestEngine:
                 self._done[kind] += 1
         self._wake()
 
-    def _next(self) -> Batch | DigestOrder | None:
+    def _next(self) -> Computed | DigestOrder | None:
         """Return the next thing to hash; None when closed."""
         with self._change:
             while not self._closed:
@@ -148,19 +137,15 @@ class GuestEngine:
                 self._change.wait()
         return None
 
-    def _seal(self, batch: Batch) -> BatchDone:
+    def _seal(self, computed: Computed) -> BatchDone:
+        for fence in computed.fences:
+            fence()
+        batch = computed.batch
         return BatchDone(batch.seq, tuple(self._sealed(row) for row in batch.rows))
 
     def _sealed(self, row: Row) -> RowDone:
-        sums = {g: self._block_sums(g, slots, numbers) for g, slots, numbers in places_of(row)}
+        sums = {g: self._sums[g](slots, numbers) for g, slots, numbers in places_of(row)}
         return RowDone(row.key, None, sums)
 
     def _hash(self, order: DigestOrder) -> DigestDone:
-        return DigestDone(order.job, self._block_sums(order.group, order.slots, order.numbers))
-
-    def _block_sums(
-        self, group: GroupName, slots: NDArray[np.int64], numbers: NDArray[np.int64]
-    ) -> NDArray[np.uint64]:
-        return self._sums(
-            self._arrays[group], self._placement, group, slots, numbers, self._identity
-        )
+        return DigestDone(order.job, self._sums[order.group](order.slots, order.numbers))

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from baton.adapters import fabrics
 from baton.adapters.clock import MonotonicClock
@@ -26,7 +24,6 @@ from baton.core.handoff.plans import Plans
 from baton.core.handoff.seal import identity_bits
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.memory.kinds import HostRam, MemoryKind
 from baton.core.memory.state import Placement
 from baton.core.messages import PROTOCOL
 from baton.core.parts import LeaderParts, RankParts
@@ -34,7 +31,6 @@ from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.room import LeaderSettings
 from baton.core.session.session import SessionLimits, Sessions
 from baton.core.work import Copied, HostCopy
-from baton.engine.digest import block_sums
 from baton.ports.fabric_settings import FabricSettings
 from baton.ports.host_store import HostStore
 from baton.shell.lines import Lines
@@ -46,6 +42,7 @@ from baton.shell.wake import Wake, sleep_until
 from baton.shell.worker import WorkerPump
 from baton.vllm.guest_engine import GuestEngine
 from baton.vllm.guest_link import LeaderEnd
+from baton.vllm.memory import KVMemory
 from baton.vllm.settings import ConnectorSettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
@@ -53,30 +50,6 @@ log = structlog.get_logger()
 MOST_ROOMS = 4096
 MUSTER = Micros(120_000_000)  # until all ranks have their KV caches; vLLM makes them together
 UNWATCHED = WatchdogSettings(0, 0)  # how long a step may take is vLLM's affair
-
-
-class BorrowedPool:
-    """Implements ports.fabric.Pool over memory that vLLM has allocated."""
-
-    fd = None
-
-    def __init__(self, array: NDArray[np.uint8]) -> None:
-        self.array = array
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return self.array.nbytes
-
-    @property
-    def memory(self) -> MemoryKind:
-        """The kind of memory: vLLM's CPU backend has its cache in host memory."""
-        return HostRam()
-
-    @property
-    def address(self) -> int:
-        """The start address in this process."""
-        return int(self.array.ctypes.data)
 
 
 class NoHostStore:
@@ -135,25 +108,24 @@ class RankProcess:
     """A rank of an engine: `join` the others, then `start`.
 
     Args:
-        array: the memory of the KV cache of this rank, uint8
+        memory: of the KV cache of this rank
 
     Attributes:
         link: the scheduler's; None on ranks other than rank 0
     """
 
-    def __init__(
-        self, settings: ConnectorSettings, served: Served, array: NDArray[np.uint8]
-    ) -> None:
+    def __init__(self, settings: ConnectorSettings, served: Served, memory: KVMemory) -> None:
         self._wake, self._clock = Wake(), MonotonicClock()
         self._boot = Boot(SystemEntropy().bits(64))
         self._secret = load_secret(Path(settings.secret)) if settings.secret else None
         self.engine = GuestEngine(
-            pools={served.group: BorrowedPool(array)},
-            arrays={served.group: array},
+            pools={served.group: memory.pool},
+            sums={
+                served.group: memory.sums(
+                    served.placement, served.group, identity_bits(served.weights)
+                )
+            },
             pages={served.group: served.pages},
-            placement=served.placement,
-            block_sums=block_sums,
-            identity=identity_bits(served.weights),
             wake=self._wake,
         )
         parts = fabrics.FabricParts(
@@ -164,7 +136,8 @@ class RankProcess:
             FabricSettings(host=settings.host),
             self._secret,
         )
-        self._fabrics = {n: fabrics.make(n, parts) for n in fabrics.usable(settings.fabric)}
+        made = {n: fabrics.make(n, parts) for n in fabrics.usable(settings.fabric)}
+        self._fabrics = fabrics.keep_reaching(made, self.engine.pools)
         self.link = LeaderEnd() if served.rank == 0 else None
         self._control = ZmqControl(
             bind=settings.bind, secret=self._secret, max_frame_bytes=MAX_FRAME_BYTES
@@ -250,10 +223,11 @@ class RankProcess:
             served.rank,
             place.tp_rank,
             0,
-            (PoolView(served.group, served.pages, pool.nbytes),),
+            (PoolView(served.group, served.pages, pool.nbytes, pool.memory),),
             {name: f.expose(self.engine.pools) for name, f in self._fabrics.items()},
             fabrics.near(self._fabrics),
             place.strides,
+            fabrics.on_devices(self._fabrics),
         )
         return Manifest(
             protocol=PROTOCOL,

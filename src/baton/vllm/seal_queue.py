@@ -7,13 +7,29 @@ It has no thread and no lock: its owner sees to that.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key
 from baton.core.work import Batch, DigestOrder, Row
+
+# Waits until what vLLM had begun on a device is done.
+Fence = Callable[[], None]
+
+
+def passed() -> None:
+    """The fence of what is done already: vLLM on a CPU ends a step before it says so."""
+
+
+class Computed(NamedTuple):
+    """A batch whose rows vLLM has computed; the pools have the result when the fences have
+    passed."""
+
+    batch: Batch
+    fences: tuple[Fence, ...]
 
 
 class SealQueue:
@@ -22,7 +38,8 @@ class SealQueue:
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
         self._digests: deque[DigestOrder] = deque()
-        self._computed: dict[Key, int] = {}  # positions, as vLLM says
+        # positions, as vLLM says, and the fence of the step that computed the last of them
+        self._computed: dict[Key, tuple[int, Fence]] = {}
 
     def add(self, order: Batch | DigestOrder) -> None:
         """Add an order of the leader."""
@@ -31,25 +48,29 @@ class SealQueue:
         else:
             self._digests.append(order)
 
-    def computed(self, rows: Mapping[Key, int]) -> None:
-        """vLLM has computed these requests up to these positions, and the pools have the result."""
+    def computed(self, rows: Mapping[Key, int], fence: Fence) -> None:
+        """vLLM has computed these requests up to these positions, behind this fence."""
         for key, end in rows.items():
-            self._computed[key] = max(end, self._computed.get(key, 0))
+            self._computed[key] = max(end, self._known(key)[0]), fence
 
     def forget(self, key: Key) -> None:
         """vLLM computes no more of a request."""
         self._computed.pop(key, None)
 
-    def take(self) -> Batch | DigestOrder | None:
+    def take(self) -> Computed | DigestOrder | None:
         """Return the next order that can be carried out; None if there is none yet."""
         if self._digests:
             return self._digests.popleft()
         if self._batches and self._is_computed(self._batches[0]):
-            return self._batches.popleft()
+            batch = self._batches.popleft()
+            return Computed(batch, tuple(self._known(row.key)[1] for row in batch.rows))
         return None
 
     def _is_computed(self, batch: Batch) -> bool:
-        return all(self._computed.get(row.key, 0) >= row.valid for row in batch.rows)
+        return all(self._known(row.key)[0] >= row.valid for row in batch.rows)
+
+    def _known(self, key: Key) -> tuple[int, Fence]:
+        return self._computed.get(key, (0, passed))
 
 
 Places = tuple[GroupName, NDArray[np.int64], NDArray[np.int64]]

@@ -19,7 +19,7 @@ from baton.dev.sim.engine import DIGEST_US, SimEngine
 from baton.dev.sim.guests.request import ComputedPart
 from baton.vllm.names import FULL
 from baton.vllm.scheduler_side import StepNotes
-from baton.vllm.seal_queue import SealQueue, places_of
+from baton.vllm.seal_queue import Computed, SealQueue, passed, places_of
 
 SLOW_US = 500  # times up to 20: sealing may fall behind the steps
 
@@ -60,7 +60,7 @@ class GuestRank(SimEngine):
         for part in parts:
             self._attend(part)
             self._store(part)
-        self.queue.computed(notes.computed)
+        self.queue.computed(notes.computed, passed)
         for key in notes.ended:
             self.queue.forget(key)
         self._look()
@@ -111,12 +111,13 @@ class GuestRank(SimEngine):
         late = SLOW_US * self.world.tape.below(20, "hashed after") if self.world.hostile else 0
         self.world.heap.after(DIGEST_US * self.process.slowness + late, self._hashed, order)
 
-    def _hashed(self, order: Batch | DigestOrder) -> None:
+    def _hashed(self, order: Computed | DigestOrder) -> None:
         if not self.process.alive:
             return
         self._hashing = False
-        if isinstance(order, Batch):
-            self._done.append(BatchDone(order.seq, tuple(self._sealed_row(r) for r in order.rows)))
+        if isinstance(order, Computed):
+            batch = order.batch
+            self._done.append(BatchDone(batch.seq, tuple(self._sealed_row(r) for r in batch.rows)))
         else:
             del self.digesting[order.job]
             self._done.append(DigestDone(order.job, self._sums(order, slice(None))))

@@ -54,7 +54,7 @@ def _heard_of_the_room(self: SchedulerSide, key: Key, notice: Notice) -> None:
 
 def _computed_for_the_room(self: SealQueue, batch: Batch) -> bool:
     """What vLLM has computed of one epoch counts for all of its room."""
-    computed = {Key(key.room, Epoch(0)): end for key, end in self._computed.items()}
+    computed = {Key(key.room, Epoch(0)): end for key, (end, _) in self._computed.items()}
     return all(computed.get(Key(r.key.room, Epoch(0)), 0) >= r.valid for r in batch.rows)
 
 
