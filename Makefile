@@ -4,6 +4,7 @@
 #   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds, mutants
 #   make long     the tests that take longer, and many more worlds: hours
 #   make bench    the benchmarks
+#   make bench-peers  the engine beside others on this machine, in turns (tools/peers/environments.sh installs them)
 #   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, reads by another process
 
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long bench gpu-check format lint worlds mutants
+.PHONY: serve test check long bench bench-peers gpu-check format lint worlds mutants
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -58,6 +59,10 @@ long: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m baton.dev.bench $(ARGS)
+
+bench-peers: $(STAMP)
+	@$(PIP) -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m tools.peers --out docs/benchmarks/peers $(ARGS)
 
 gpu-check: $(STAMP)
 	@timeout 480 $(BIN)/python tools/gpu_check.py

@@ -29,7 +29,7 @@ from baton.cli.models import TRIAL, ensure
 ROLE = "decode"
 CONNECTORS = {"none": None, "baton": baton(ROLE), "nixl": nixl()}
 PROMPT = 128
-WARM = 2
+WARM = 1
 
 
 async def rate(clients: int, tokens: int, seed: int) -> float:
@@ -79,8 +79,8 @@ def main() -> None:
     )
     parser.add_argument("--vllm", required=True, help="the command of vLLM")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--each", type=int, default=4, help="measurements of a kind in a round")
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--each", type=int, default=2, help="measurements of a kind in a round")
+    parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
     args = parser.parse_args()
     console, folder = Console(), Path(tempfile.mkdtemp(prefix="baton-vllm-"))

@@ -3,10 +3,12 @@ connector and with vLLM's own NixlConnector, in turns.
 
     python -m tools.vllm_latency --vllm DIR/bin/vllm --rounds 2 --each 10
 
-Both are asked one prompt at a time, and prompts are computed in chunks. Prefill's end is when its
-HTTP answer has been read; the first token is when decode's HTTP answer has it. With Baton both pass
-a recorder, which the gateway takes for the engines. NixlConnector gets what vLLM's example proxy
-sends. Of Baton's reads, those that ended after the last chunk was offered count as left.
+Both are asked one prompt at a time, and prompts are computed in chunks. Decode's first token is when
+its HTTP answer has it; with Baton that passes a recorder, which the gateway takes for the engine.
+Prefill's end is with Baton when its leader has told decode the first token (its HTTP answer is not
+waited for), and with NixlConnector, which gets what vLLM's example proxy sends, when its HTTP answer has
+been read: a little later. Of Baton's reads, those that ended after the last chunk was offered count
+as left.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,27 +65,43 @@ def fields_of(line: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in line.split() if "=" in part)
 
 
-def left_after_last_chunk(folder: Path, rooms: set[str]) -> list[float]:
-    """Return for each room the share of its bytes whose read ended after its last chunk was offered."""
-    last: dict[str, int] = {}
-    for _, rest in LINE.findall((folder / "prefill.log").read_text(errors="replace")):
-        said = fields_of(rest)
-        if said.get("last") == "True":
-            last[said["room"]] = int(said["t_us"])
-    reads: dict[tuple[str, str], int] = {}
-    total: dict[str, int] = defaultdict(int)
-    late: dict[str, int] = defaultdict(int)
-    for event, rest in LINE.findall((folder / "decode.log").read_text(errors="replace")):
-        said = fields_of(rest)
-        if said.get("room") not in rooms:
+def lines_of(log: Path) -> list[tuple[str, dict[str, str]]]:
+    """Return the events of a log that are looked at, and their fields."""
+    found = LINE.findall(log.read_text(errors="replace"))
+    return [(event, fields_of(rest)) for event, rest in found]
+
+
+def offers_of(folder: Path) -> dict[str, list[int]]:
+    """Return for each room when offers were made, in microseconds of the monotonic clock."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for event, said in lines_of(folder / "prefill.log"):
+        if event == "offered":
+            found[said["room"]].append(int(said["t_us"]))
+    return found
+
+
+def left_after_last_chunk(
+    folder: Path, rooms: set[str], offers: Mapping[str, Sequence[int]]
+) -> list[float]:
+    """Return for each room the share of its bytes that had not been read when its last chunk was
+    offered. The last offer of all has the first token, and no blocks."""
+    starts: dict[tuple[str, str], tuple[int, int]] = {}
+    reads: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for event, said in lines_of(folder / "decode.log"):
+        if said["room"] not in rooms or event == "offered":
             continue
-        room, read = said["room"], (said["room"], said["handle"])
+        key, now = (said["room"], said["handle"]), int(said["t_us"])
         if event == "read_started":
-            reads[read] = int(said["bytes"])
-        elif event == "read_ended":
-            total[room] += reads[read]
-            late[room] += reads[read] if int(said["t_us"]) > last[room] else 0
-    return [late[room] / total[room] for room in total]
+            starts[key] = now, int(said["bytes"])
+        else:
+            reads[said["room"]].append((*starts[key], now))
+    found = []
+    for room, each in reads.items():
+        newest = max(start for start, _, _ in each)
+        last = max(at for at in offers[room] if at <= newest)
+        left = sum(nbytes for _, nbytes, ended in each if ended > last)
+        found.append(left / sum(nbytes for _, nbytes, _ in each))
+    return found
 
 
 class Prompts:
@@ -101,7 +120,7 @@ async def with_baton(
 ) -> dict[int, dict[str, list[float]]]:
     """One round."""
     found: dict[int, dict[str, list[float]]] = {n: defaultdict(list) for n in args.lengths}
-    rooms: dict[int, set[str]] = defaultdict(set)
+    firsts: dict[int, dict[str, float]] = defaultdict(dict)  # by length and room
     with ExitStack() as stack:
         async with Recorder("prefill") as prefill, Recorder("decode") as decode:
             processes = [ended_by(stack, starts.gateway())]
@@ -121,15 +140,15 @@ async def with_baton(
                         bar()
                         if turn < WARM:
                             continue
-                        (one,), (other,) = prefill.seen, decode.seen
-                        assert one.ended is not None
-                        assert other.first is not None
-                        found[n]["gap"].append(other.first - one.ended)
+                        (seen,) = decode.seen
+                        assert seen.first is not None
                         found[n]["ttft"].append(first - began)
-                        rooms[n].add(one.params["room"])
+                        firsts[n][seen.params["room"]] = seen.first
             await asyncio.sleep(LEAST_LONG)
+    offers = offers_of(starts.folder)
     for n in args.lengths:
-        found[n]["left"] = left_after_last_chunk(starts.folder, rooms[n])
+        found[n]["gap"] = [first - offers[room][-1] / 1e6 for room, first in firsts[n].items()]
+        found[n]["left"] = left_after_last_chunk(starts.folder, set(firsts[n]), offers)
     return found
 
 

@@ -43,8 +43,10 @@ from tools.vllm_engines import (
 from baton.cli.models import TRIAL, ensure
 
 LEASE_S = 5  # NixlConnector's lease, and Baton's handoff timeout
-LENGTH, TOKENS = 700, 16
-FLOOD = 36  # prompts that take the whole KV cache of prefill: 1 GiB is 24,000 tokens
+LENGTH, TOKENS = 400, 16
+BLOCKS = 128  # of each engine's KV cache: 4,096 tokens, the longest request that it must serve
+FLOOD = 14  # prompts that use all of them
+FLAGS = ("--num-gpu-blocks-override", str(BLOCKS))
 LEAVES = 20
 LEAVE_WITHIN_S = 3.0
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -109,7 +111,7 @@ class Bench(ABC):
 
     async def flood(self) -> None:
         """Have prefill use all its blocks for other prompts."""
-        slots = asyncio.Semaphore(8)
+        slots = asyncio.Semaphore(4)
 
         async def one() -> None:
             async with slots:
@@ -394,7 +396,9 @@ async def try_all(args: argparse.Namespace, folder: Path, progress: Progress) ->
     found: dict[str, dict[str, str]] = {case: {} for case in cases}
     for name in args.connectors:
         with ExitStack() as stack:
-            bench = CONNECTORS[name](Starts(args.vllm, ensure(TRIAL), folder), stack, args.seed)
+            bench = CONNECTORS[name](
+                Starts(args.vllm, ensure(TRIAL), folder, FLAGS), stack, args.seed
+            )
             await bench.begin()
             for case in cases:
                 found[case][name] = await CASES[case](bench)
