@@ -44,8 +44,8 @@ from baton.cli.models import TRIAL, ensure
 
 LEASE_S = 5  # NixlConnector's lease, and Baton's handoff timeout
 LENGTH, TOKENS = 400, 16
-BLOCKS = 128  # of each engine's KV cache: 4,096 tokens, the longest request that it must serve
-FLOOD = 14  # prompts that use all of them
+BLOCKS = 144  # of each engine's KV cache, little more than the longest request that it must serve
+FLOOD = 16  # prompts that use all of them
 FLAGS = ("--num-gpu-blocks-override", str(BLOCKS))
 LEAVES = 20
 LEAVE_WITHIN_S = 3.0
