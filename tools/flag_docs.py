@@ -17,8 +17,8 @@ HEAD = """# Flags
 Every command and flag, written by `tools/flag_docs.py` from the command line itself. Where vLLM or SGLang have a flag of
 the same meaning, its name is taken too; names of one line are the same flag.
 
-`--config FILE` reads a TOML file whose keys are names of flags without the dashes; what stands on the command line wins,
-and a key that is no flag is refused with the nearest that is:
+`--config FILE` reads a TOML file whose keys are names of flags without the dashes; a key that is no flag is refused with the
+nearest that is:
 
 ```toml
 model = "/models/llama"
@@ -26,6 +26,12 @@ port = 8080
 kv-memory = "8GiB"
 api-key-file = ["/etc/baton/keys"]
 ```
+
+`baton serve`, `gateway` and `worker` also read each of their flags from the environment. The variable has the first name of the
+flag, in capitals: `BATON_KV_MEMORY` is `--kv-memory`. Of a flag that may be repeated, it holds all values, with spaces between;
+of a flag without a value, `true` or `false`. `BATON_MODEL` is MODEL, `BATON_CONFIG` is `--config`. The command line wins over the
+environment, the environment over the file, and the file over the default. A variable that is empty counts as not set, and one
+that names no flag is ignored.
 """
 
 

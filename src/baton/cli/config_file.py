@@ -1,4 +1,5 @@
-"""`--config FILE`: a TOML file whose keys are names of flags. The command line wins.
+"""`--config FILE`: a TOML file whose keys are names of flags. What the command line or the
+environment says wins.
 
 port = 8080                     # --port 8080
 kv-memory = "2GiB"              # or kv_memory, as in Python

@@ -20,6 +20,7 @@ from baton.ports.flag import Setting, settings_of, structs_in
 
 S = TypeVar("S", bound=msgspec.Struct)
 Command = Callable[..., None]
+PREFIX = "BATON_"
 
 
 class Given:
@@ -43,7 +44,10 @@ class Given:
 
 
 def with_flags(
-    *structs: type[msgspec.Struct], only: Collection[str] | None = None, by_hand: bool = True
+    *structs: type[msgspec.Struct],
+    only: Collection[str] | None = None,
+    by_hand: bool = True,
+    environment: bool = False,
 ) -> Callable[[Command], Command]:
     """Add flags to a command, which takes their values as `given`.
 
@@ -53,6 +57,8 @@ def with_flags(
         structs: their fields become flags
         only: the flags to add; None = all
         by_hand: whether to add the flags that only processes started by hand take
+        environment: whether a flag that is not given is looked up in the environment, by the name
+            that `variable_of` makes; it wins over a configuration file
     """
     settings: dict[str, Setting] = {}
     for setting in (s for struct in structs for s in settings_of(struct)):
@@ -62,7 +68,7 @@ def with_flags(
     def add(command: Command) -> Command:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         own = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.name != "given"]
-        flags = [_parameter(setting) for setting in settings.values()]
+        flags = [_parameter(setting, environment) for setting in settings.values()]
 
         def run(**values: Any) -> None:
             said = {key: values.pop(key) for key in settings}
@@ -76,7 +82,12 @@ def with_flags(
     return add
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def variable_of(key: str) -> str:
+    """Return the environment variable of a flag, e.g. BATON_KV_MEMORY of `kv_memory`."""
+    return f"{PREFIX}{key.upper()}"
+
+
+def _parameter(setting: Setting, environment: bool) -> inspect.Parameter:
     """Make typer's parameter for a flag: its type, default and help."""
     flag, default, choices = setting.flag, _default(setting), setting.choices
     kind = setting.kind if flag.read is None and choices is None else str
@@ -90,6 +101,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         help=flag.help,
         rich_help_panel=flag.panel,
         metavar=metavar,
+        envvar=variable_of(setting.key) if environment else None,
         show_default=flag.default if flag.default is not None else True,
     )
     return inspect.Parameter(

@@ -13,7 +13,7 @@ from baton.shell.settings import WorkerSettings
 from baton.shell.threads import available_cores, divide, pin
 
 
-@with_flags(WorkerSettings)
+@with_flags(WorkerSettings, environment=True)
 def worker(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
@@ -44,7 +44,7 @@ def worker(
     run_worker(settings)
 
 
-@with_flags(GatewaySettings)
+@with_flags(GatewaySettings, environment=True)
 def gateway(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,

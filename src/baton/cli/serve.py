@@ -91,7 +91,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         require_limits(self)
 
 
-@with_flags(ServeSettings, GatewaySettings, WorkerSettings, by_hand=False)
+@with_flags(ServeSettings, GatewaySettings, WorkerSettings, by_hand=False, environment=True)
 def serve(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
