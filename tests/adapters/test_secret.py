@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from baton.adapters.secret import load_secret, new_secret
+from baton.adapters.secret import load_secret, new_secret, too_open
 from baton.core.errors import ConfigError
 
 TEXT = "00112233445566778899aabbccddeeff" * 2
@@ -85,3 +85,23 @@ def test_a_large_file_is_refused_and_no_error_repeats_what_is_in_a_file(tmp_path
 def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_secret(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "reader", "wrong"),
+    [
+        (0o600, 1000, 1000, False),
+        (0o400, 1000, 1000, False),
+        (0o640, 1000, 1000, True),
+        (0o440, 1000, 1000, True),
+        (0o440, 0, 10001, False),  # a Secret of Kubernetes under fsGroup
+        (0o640, 0, 10001, False),
+        (0o660, 0, 10001, True),
+        (0o444, 0, 10001, True),
+        (0o440, 0, 0, True),
+    ],
+)
+def test_only_a_file_that_root_lends_is_open_to_a_group(
+    mode: int, owner: int, reader: int, wrong: bool
+) -> None:
+    assert too_open(mode, owner=owner, reader=reader) is wrong

@@ -57,14 +57,13 @@ def load_secret(path: Path) -> Secret:
     """
     try:
         with path.open(encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             text = file.read(MAX_CHARS).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the secret {path}: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(
-            f"the secret {path} has mode {stat.S_IMODE(mode):o}; make it 600: chmod 600 {path}"
-        )
+    mode = stat.S_IMODE(found.st_mode)
+    if too_open(mode, owner=found.st_uid, reader=os.geteuid()):
+        raise ConfigError(f"the secret {path} has mode {mode:o}; make it 600: chmod 600 {path}")
     try:
         seed = bytes.fromhex(text)
     except ValueError as error:
@@ -76,6 +75,21 @@ def load_secret(path: Path) -> Secret:
             f"the secret {path} has {len(seed)} bytes, not 32; make one with: baton secret new FILE"
         )
     return Secret(_derive(seed, b"server"), _derive(seed, b"client"))
+
+
+def too_open(mode: int, *, owner: int, reader: int) -> bool:
+    """Whether a secret's file is open to more than those who should read it.
+
+    A file of root may be readable by its group, because Kubernetes mounts a Secret in this way for
+    a container of another user. Every other file is for its owner alone.
+
+    Args:
+        mode: the permission bits
+        owner: user id of the file
+        reader: user id of this process
+    """
+    lent = owner == 0 and reader != 0
+    return bool(mode & ~(stat.S_IRWXU | (stat.S_IRGRP if lent else 0)))
 
 
 def fabric_key(secret: Secret | None) -> bytes:
