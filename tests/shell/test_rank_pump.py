@@ -6,7 +6,7 @@ from tests.core.build import manifest
 from baton.core.errors import PeerError
 from baton.core.frames import Join
 from baton.core.ids import Boot, Link, Micros
-from baton.core.session.session import SessionEvent, WrongPeer
+from baton.core.session.session import PeerUp, SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.rank_pump import RankPump
 
@@ -37,6 +37,9 @@ class Nothing:
     def flush(self) -> None:
         pass
 
+    def send(self, boot: Boot, message: object) -> bool:
+        return True
+
     def timer(self) -> None:
         return None
 
@@ -63,3 +66,13 @@ def test_a_rank_that_takes_whoever_answers_goes_on_knocking() -> None:
     assert (
         pump(Nothing(WrongPeer(Link(1), "it speaks protocol 2, we speak 1")), None).turn() is None
     )
+
+
+def test_a_rank_is_ready_once_its_leader_has_answered() -> None:
+    world = Nothing()
+    rank = pump(world, None)
+    rank.turn()
+    assert rank.why_not_ready == "the leader of this worker has not answered"
+    world.events.append(PeerUp(LEADER, Link(1)))
+    rank.turn()
+    assert rank.why_not_ready is None

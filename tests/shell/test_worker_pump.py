@@ -8,6 +8,7 @@ from baton.core.errors import ConfigError, GivenUp
 from baton.core.events import LeaderEvent, PeerLost, RankReported
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
 from baton.core.messages import Paired
+from baton.core.session import session
 from baton.core.session.session import SessionEvent, WrongPeer
 from baton.shell.narration import Narration
 from baton.shell.worker import WorkerPump
@@ -193,3 +194,29 @@ def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -
     with pytest.raises(GivenUp, match="a step does not end"):
         pump.turn()
     assert lines.flushed == [Paired(PREFILL, "tcp")]
+
+
+def test_a_worker_is_ready_for_as_long_as_some_gateway_is_up() -> None:
+    lines = Elsewhere()
+    pump = WorkerPump(
+        leader=Leader(),
+        rank=Host(),
+        others=(),
+        absent=(),
+        lines=lines,
+        clock=Clock(),
+        gateways=("tcp://gateway:1",),
+        narration=Narration(),
+    )
+
+    def after(*events: SessionEvent) -> str | None:
+        lines.events += events
+        pump.turn()
+        return pump.why_not_ready
+
+    assert after() == "no gateway has answered at tcp://gateway:1"
+    assert after(session.PeerUp(PREFILL, Link(8))) is not None
+    assert after(session.PeerUp(GATEWAY, Link(7))) is None
+    assert after(session.PeerLost(PREFILL, "gone")) is None
+    assert after(session.PeerUp(OURS, Link(7)), session.PeerLost(GATEWAY, "gone")) is None
+    assert after(session.PeerLost(OURS, "gone")) == "no gateway has answered at tcp://gateway:1"

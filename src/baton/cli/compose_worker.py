@@ -17,6 +17,7 @@ import structlog
 
 from baton.cli import rendezvous
 from baton.cli.compose_rank import PRODUCTION, Ports, RankResources, Station
+from baton.cli.health import Health, serve_health
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
 from baton.core.effects import Effect
@@ -45,6 +46,11 @@ class Member:
     _crew: Crew  # the ranks that this process has started
     _body: RankResources
     _pump: WorkerPump | RankPump
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """What keeps it from its work; None = nothing. For any thread."""
+        return self._pump.why_not_ready
 
     def wake(self) -> None:
         """Wake the pump, so that it checks at once whether to stop."""
@@ -219,13 +225,21 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
         stop = True
         worker.wake()
 
+    def stopped() -> bool:
+        health.turned()
+        return stop
+
+    health = Health()
+    if settings.health_port is not None and settings.rank is None:
+        serve_health(health, settings.health_host, settings.health_port)
     worker = WorkerProcess(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
+    health.loaded(worker)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     at, rss = settings.fabric_settings.host, psutil.Process().memory_info().rss >> 20
     log.info("worker_ready", pid=os.getpid(), reached_at=at, rss_mib=rss)
     try:
-        worker.run(lambda: stop)
+        worker.run(stopped)
     except GivenUp as error:
         worker.end_hard(str(error))
     except PeerError as error:
@@ -234,4 +248,5 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
         if not stop:  # ranks that stop together may see each other end
             raise
     finally:
+        health.ending()
         worker.close()

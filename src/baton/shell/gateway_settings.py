@@ -7,7 +7,7 @@ import msgspec
 
 from baton.ports.flag import HTTP, ONE_OR_MORE, PROCESSES, Flag, NumberLimits, require_limits
 from baton.ports.written import path, texts, url_path
-from baton.shell.settings import DAY_S, TIMEOUT, ProcessSettings
+from baton.shell.settings import DAY_S, PORT, TIMEOUT, ProcessSettings
 
 
 def word_or_folder(_flag: str, text: str) -> str:
@@ -86,9 +86,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
     port: Annotated[
         int,
-        Flag(
-            "Port on which HTTP listens; 0 takes a free one.", HTTP, limits=NumberLimits(1, 65_535)
-        ),
+        Flag("Port on which HTTP listens; 0 takes a free one.", HTTP, limits=PORT),
     ] = 8000
     control: Annotated[str, Flag("Address on which workers register.", PROCESSES)] = (
         "tcp://127.0.0.1:5555"

@@ -40,7 +40,13 @@ class RankPump:
             narration,
         )
         self._leader = leader
+        self._joined = False
         self._lines.dial(address, leader)
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """What keeps this rank from its work; None = nothing. For any thread."""
+        return None if self._joined else "the leader of this worker has not answered"
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken).
@@ -80,7 +86,7 @@ class RankPump:
                 )
             case session.PeerUp():
                 log.info("leader_up", boot=f"{event.boot:x}")
-                self._leader = event.boot
+                self._leader, self._joined = event.boot, True
                 self._lines.send(event.boot, self._join)
             case _:
                 log.warning("session_event", what=repr(event))

@@ -30,6 +30,7 @@ from baton.ports.written import numbers, path, size
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
 KV_BYTES = 1 << 30  # of a pool whose size nobody gave
 DAY_S = 86_400.0
+PORT = NumberLimits(1, 65_535)
 TIMEOUT = NumberLimits(0.001, DAY_S, "seconds")
 # A busy machine keeps a thread waiting for half a second.
 WATCHDOG = NumberLimits(0.5, DAY_S, "seconds", zero_is_off=True)
@@ -151,6 +152,19 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ]
     name: Annotated[str, Flag("Its name in logs.", PROCESSES, default="the role", by_hand=True)]
+    health_port: Annotated[
+        int | None,
+        Flag(
+            "Port on which HTTP answers /health and /ready, for probes.",
+            HTTP,
+            default="no HTTP",
+            limits=PORT,
+            by_hand=True,
+        ),
+    ] = None
+    health_host: Annotated[str, Flag("Address on which they are answered.", HTTP, by_hand=True)] = (
+        "127.0.0.1"
+    )
     cores: Annotated[
         tuple[int, ...],
         Flag(

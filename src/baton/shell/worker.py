@@ -83,10 +83,18 @@ class WorkerPump:
         self._others, self._absent = frozenset(others), set(absent)
         self._gateways = tuple(gateways)
         self._gateway_links: set[Link] = set()
+        self._gateways_up: frozenset[Boot] = frozenset()  # replaced, as other threads read it
         self._peer_links: dict[Boot, Link] = {}
         self._effects: list[Effect] = []  # not performed yet
         self._wake: Micros | None = None  # the leader's next wake at the end of the last turn
         self._begin_when_whole()
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """What keeps gateways from sending requests here; None = nothing. For any thread."""
+        if self._gateways_up:
+            return None
+        return f"no gateway has answered at {', '.join(self._gateways)}"
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken).
@@ -155,6 +163,7 @@ class WorkerPump:
                         f"rank {event.boot:x} of this worker was lost "
                         f"({event.why}); a worker ends with its ranks"
                     )
+                self._gateways_up -= {event.boot}
                 self._step(event)
             case session.WrongPeer():
                 self._wrong_peer(event)
@@ -173,6 +182,7 @@ class WorkerPump:
             self._absent.discard(event.boot)
             self._begin_when_whole()
         elif event.link in self._gateway_links:
+            self._gateways_up |= {event.boot}
             self._step(GatewayConnected(event.boot))
         else:
             self._step(PeerConnected(event.boot))
