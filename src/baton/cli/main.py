@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from baton import __version__
 from baton.cli import chat, models, plan_memory, processes, secret, serve
+from baton.cli.deploy import command as deploy
 from baton.cli.doctor import command as doctor
 from baton.cli.elsewhere import instead_of
 from baton.cli.ending import exit_code, prepare
@@ -25,7 +26,7 @@ SERVING = {
     "doctor": doctor.doctor,
     "plan-memory": plan_memory.plan_memory,
 }
-GROUPS = {"models": models.app, "secret": secret.app}
+GROUPS = {"deploy": deploy.app, "models": models.app, "secret": secret.app}
 
 
 def version() -> None:
