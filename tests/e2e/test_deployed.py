@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.cli.deploy.shapes import documents, pod_templates
-from tests.e2e.service import Process, forked, free_port, wait_for, wait_ready
+from tests.e2e.service import Process, by_command, free_port, wait_for, wait_ready
 
 from baton.adapters.secret import new_secret
 from baton.cli.main import run
@@ -61,8 +61,8 @@ class Cluster:
         }.items():
             text = text.replace(name, value)
         assert "$(" not in text
-        arguments = ["-m", "baton.cli.main", *json.loads(text)]
-        self.processes.append(forked(pod, arguments, self._directory / f"{pod}.log"))
+        command = ["-m", container["command"][0], *json.loads(text)]
+        self.processes.append(by_command(pod, command, self._directory / f"{pod}.log"))
 
     def _port(self, number: str) -> int:
         """The port that stands for one that several pods know."""

@@ -209,7 +209,7 @@ class PodTemplate(ApiStruct, frozen=True, kw_only=True):
 # ---- objects ------------------------------------------------------------------------------------
 
 
-class Manifest(ApiStruct, frozen=True, kw_only=True, tag_field="kind"):
+class ClusterObject(ApiStruct, frozen=True, kw_only=True, tag_field="kind"):
     """An object of the cluster; its kind is the tag of the struct."""
 
     metadata: Metadata
@@ -223,7 +223,7 @@ class DeploymentSpec(ApiStruct, frozen=True, kw_only=True):
     template: PodTemplate
 
 
-class Deployment(Manifest, frozen=True, kw_only=True, tag="Deployment"):
+class Deployment(ClusterObject, frozen=True, kw_only=True, tag="Deployment"):
     """Pods without an identity."""
 
     api_version: str = "apps/v1"
@@ -240,7 +240,7 @@ class StatefulSetSpec(ApiStruct, frozen=True, kw_only=True):
     template: PodTemplate
 
 
-class StatefulSet(Manifest, frozen=True, kw_only=True, tag="StatefulSet"):
+class StatefulSet(ClusterObject, frozen=True, kw_only=True, tag="StatefulSet"):
     """Pods with names of their own."""
 
     api_version: str = "apps/v1"
@@ -263,7 +263,7 @@ class LeaderWorkerSetSpec(ApiStruct, frozen=True, kw_only=True):
     leader_worker_template: LeaderWorkerTemplate
 
 
-class LeaderWorkerSet(Manifest, frozen=True, kw_only=True, tag="LeaderWorkerSet"):
+class LeaderWorkerSet(ClusterObject, frozen=True, kw_only=True, tag="LeaderWorkerSet"):
     """Groups of pods; the cluster needs the controller of the same name."""
 
     api_version: str = "leaderworkerset.x-k8s.io/v1"
@@ -288,7 +288,7 @@ class ServiceSpec(ApiStruct, frozen=True, kw_only=True):
     ports: list[ServicePort]
 
 
-class ClusterService(Manifest, frozen=True, kw_only=True, tag="Service"):
+class ClusterService(ClusterObject, frozen=True, kw_only=True, tag="Service"):
     """A name for pods."""
 
     api_version: str = "v1"
@@ -302,7 +302,7 @@ class DisruptionBudgetSpec(ApiStruct, frozen=True, kw_only=True):
     selector: LabelSelector
 
 
-class PodDisruptionBudget(Manifest, frozen=True, kw_only=True, tag="PodDisruptionBudget"):
+class PodDisruptionBudget(ClusterObject, frozen=True, kw_only=True, tag="PodDisruptionBudget"):
     """How many pods may be evicted at once, e.g. when a machine is emptied."""
 
     api_version: str = "policy/v1"
@@ -354,7 +354,9 @@ class AutoscalerSpec(ApiStruct, frozen=True, kw_only=True):
     metrics: list[MetricSpec]
 
 
-class HorizontalPodAutoscaler(Manifest, frozen=True, kw_only=True, tag="HorizontalPodAutoscaler"):
+class HorizontalPodAutoscaler(
+    ClusterObject, frozen=True, kw_only=True, tag="HorizontalPodAutoscaler"
+):
     """Changes the number of replicas by a metric."""
 
     api_version: str = "autoscaling/v2"
@@ -388,7 +390,7 @@ class NetworkPolicySpec(ApiStruct, frozen=True, kw_only=True):
     ingress: list[IngressRule]
 
 
-class NetworkPolicy(Manifest, frozen=True, kw_only=True, tag="NetworkPolicy"):
+class NetworkPolicy(ClusterObject, frozen=True, kw_only=True, tag="NetworkPolicy"):
     """Who may connect to pods."""
 
     api_version: str = "networking.k8s.io/v1"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from baton.cli.deploy.kubernetes import layout
 from baton.cli.deploy.kubernetes.api import (
+    ClusterObject,
     ClusterService,
     Container,
     LabelSelector,
-    Manifest,
     PodTemplate,
     Resources,
     ServicePort,
@@ -32,7 +32,7 @@ RESOURCES = Resources(
 SUFFIX = f"-{layout.GATEWAY}"
 
 
-def gateway_manifests(settings: DeploySettings) -> Sequence[Manifest]:
+def gateway_manifests(settings: DeploySettings) -> Sequence[ClusterObject]:
     """Return all that gateways need but budgets and policies."""
     return [_clients_service(settings), _workers_service(settings), _gateways(settings)]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from baton.cli.deploy.kubernetes.api import Manifest, plain
+from baton.cli.deploy.kubernetes.api import ClusterObject, plain
 from baton.cli.deploy.kubernetes.engines import image_of
 from baton.cli.deploy.kubernetes.gateway import gateway_manifests
 from baton.cli.deploy.kubernetes.policies import disruption_budgets, network_policies
@@ -13,7 +13,7 @@ from baton.cli.deploy.kubernetes.workers import autoscaler, workers
 from baton.cli.deploy.settings import DeploySettings
 
 
-def manifests(settings: DeploySettings) -> Sequence[Manifest]:
+def manifests(settings: DeploySettings) -> Sequence[ClusterObject]:
     """Return all objects in the order in which they are made.
 
     Raises:
@@ -28,7 +28,7 @@ def manifests(settings: DeploySettings) -> Sequence[Manifest]:
     ]
 
 
-def document(manifest: Manifest) -> dict[str, Any]:
+def document(manifest: ClusterObject) -> dict[str, Any]:
     """Return an object as a dict, with the keys first by which people know it."""
     found: dict[str, Any] = plain(manifest)
     return {key: found[key] for key in ("apiVersion", "kind")} | found

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from baton.cli.deploy.kubernetes import layout
 from baton.cli.deploy.kubernetes.api import (
+    ClusterObject,
     DisruptionBudgetSpec,
     IngressRule,
     LabelSelector,
-    Manifest,
     NetworkPolicy,
     NetworkPolicySpec,
     PodDisruptionBudget,
@@ -17,7 +17,7 @@ from baton.cli.deploy.kubernetes.api import (
 from baton.cli.deploy.settings import DeploySettings
 
 
-def network_policies(settings: DeploySettings) -> Sequence[Manifest]:
+def network_policies(settings: DeploySettings) -> Sequence[ClusterObject]:
     """Let the pods of the service in to each other at all ports, and anybody to gateways' HTTP.
 
     Fabrics take free ports, and ranks of several pods talk without encryption.
@@ -45,7 +45,7 @@ def _policy(
     )
 
 
-def disruption_budgets(settings: DeploySettings) -> Sequence[Manifest]:
+def disruption_budgets(settings: DeploySettings) -> Sequence[ClusterObject]:
     """Let one pod of each component be evicted at a time."""
     components = [layout.GATEWAY, *(group.role.value for group in settings.groups)]
     return [_budget(settings, component) for component in components]
