@@ -327,7 +327,9 @@ class Baton(Bench):
         asked = asyncio.ensure_future(self._client(prompt))
         await until(lambda: len(seen) > before and seen[before].first is not None)
         await gone()
-        return await self.judged(prompt, await asked)
+        said = await asked
+        await self._ready()
+        return await self.judged(prompt, said)
 
     async def expired(self) -> str:
         """Decode stands still until the handoff has expired and the pages are used again."""
