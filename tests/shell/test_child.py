@@ -36,7 +36,7 @@ def test_lines_of_both_streams_come_whole():
 
 def test_what_was_said_last_is_not_lost():
     child = start("import sys; sys.stdout.write('no newline'); sys.stdout.flush(); sys.exit(5)")
-    select.select([child.pidfd], [], [], DEADLINE_S)
+    select.select([child.ended], [], [], DEADLINE_S)
     assert child.reap() == (5, ["no newline"])
 
 
@@ -72,7 +72,7 @@ def test_a_program_that_closes_its_output_is_not_polled_for_it():
 
 def test_a_signal_to_one_that_has_ended_is_no_error():
     child = start("")
-    select.select([child.pidfd], [], [], DEADLINE_S)
+    select.select([child.ended], [], [], DEADLINE_S)
     child.signal(signal.SIGTERM)
     child.reap()
 

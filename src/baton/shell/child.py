@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -48,13 +49,45 @@ def start(program: Program, *, output: int | None = None) -> subprocess.Popen[by
         )
 
 
-class Child:
-    """A running program. It dies with the thread that made it.
+class Running(Protocol):
+    """A running program, in a process of this machine (`Child`) or of another one.
 
     Attributes:
-        pidfd: polls readable when the process has ended
-        output: polls readable when it has written something (to stdout or stderr), and at its end
-        talking: False when the output has been closed, which may be before the process ends
+        ended: a descriptor that polls readable when the program has ended
+        output: a descriptor that polls readable when it has written something (to stdout or
+            stderr), and at its end
+        talking: False when the output has been closed, which may be before the program ends
+    """
+
+    ended: int
+    output: int
+    talking: bool
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 = it is not known yet."""
+        ...
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines completed since the last call, some megabytes at most."""
+        ...
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal; has no effect on a program that has ended and is not reaped yet."""
+        ...
+
+    def reap(self) -> tuple[int, list[str]]:
+        """Collect a program that has ended: (exit code, negative for a signal; its last lines).
+
+        Closes the descriptors.
+        """
+        ...
+
+
+class Child:
+    """Implements Running with a process of this machine, which dies with the thread that made it.
+
+    Long lines are cut.
     """
 
     def __init__(self, program: Program) -> None:
@@ -62,7 +95,7 @@ class Child:
         assert self._process.stdout is not None
         self.program = program
         self.output = self._process.stdout.fileno()
-        self.pidfd = os.pidfd_open(self._process.pid)
+        self.ended = os.pidfd_open(self._process.pid)
         self.talking = True
         self._rest = b""
         os.set_blocking(self.output, False)
@@ -73,8 +106,6 @@ class Child:
         return self._process.pid
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines completed since the last call,
-        some megabytes at most; long lines are cut."""
         for chunk in islice(iter(self._read, b""), MOST_READS):
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             for line in whole:
@@ -95,17 +126,12 @@ class Child:
         return line
 
     def signal(self, signum: signal.Signals) -> None:
-        """Send a signal; has no effect on a process that has ended and is not reaped yet."""
-        signal.pidfd_send_signal(self.pidfd, signum)
+        signal.pidfd_send_signal(self.ended, signum)
 
     def reap(self) -> tuple[int, list[str]]:
-        """Collect a process that has ended: (exit code, negative for a signal; its last lines).
-
-        Closes the descriptors.
-        """
         code = self._process.wait()
         said = [*self.lines(), *([self._last_line()] if self._rest else [])]
         assert self._process.stdout is not None
         self._process.stdout.close()
-        os.close(self.pidfd)
+        os.close(self.ended)
         return code, said

@@ -1,4 +1,4 @@
-"""Keeps the processes of one machine running: starts them, restarts those that die, stops them all.
+"""Keeps the programs of a service running: starts them, restarts those that die, stops them all.
 
     STARTING ──probe says ready──▶ SERVING ──signal──▶ STOPPING ──all gone──▶ exit 0
         └──a program cannot start──────────────────────▶ STOPPING ──all gone──▶ exit 1 or 2
@@ -11,6 +11,8 @@ the next timer.
 - The first signal stops the programs gently, one group after the other: what does not end in its
   turn is asked for its stacks with SIGQUIT, and killed. The second signal kills all.
 - The kernel kills the programs if the supervisor dies (shell/leash.py).
+
+Programs are processes of this machine, unless `start` runs them elsewhere (launch/).
 """
 
 import select
@@ -21,7 +23,7 @@ from enum import Enum
 
 import msgspec
 
-from baton.shell.child import Child, Program
+from baton.shell.child import Child, Program, Running
 from baton.shell.signals import Signals
 
 MISCONFIGURED = 2  # exit code of a program that must not be tried again
@@ -96,6 +98,7 @@ class Killed(msgspec.Struct, frozen=True):
 
 Event = Started | LineWritten | NotReady | Ready | Died | GaveUp | Stopping | Killed
 Tell = Callable[[Event], None]
+Start = Callable[[Program], Running]  # must return at once
 # says what the service waits for, None = ready; must return within some 100 ms
 Probe = Callable[[], str | None]
 
@@ -111,17 +114,17 @@ class Phase(Enum):
 class _Post:
     """One program, with its running process or the time of its next start."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.child: Child | None = None
+    def __init__(self, program: Program, start: Start) -> None:
+        self.program, self._start = program, start
+        self.child: Running | None = None
         self.start_at: float | None = 0.0
         self.started_at = 0.0
         self.deaths = 0  # in a row
         self.last_words: str | None = None
 
-    def start(self, now: float) -> Child:
+    def start(self, now: float) -> Running:
         self.child, self.start_at, self.started_at, self.last_words = (
-            Child(self.program),
+            self._start(self.program),
             None,
             now,
             None,
@@ -148,9 +151,15 @@ class Supervisor:
     """
 
     def __init__(
-        self, programs: Sequence[Program], *, probe: Probe, tell: Tell, patience: Patience
+        self,
+        programs: Sequence[Program],
+        *,
+        probe: Probe,
+        tell: Tell,
+        patience: Patience,
+        start: Start = Child,
     ) -> None:
-        self._posts = [_Post(program) for program in programs]
+        self._posts = [_Post(program, start) for program in programs]
         self._probe, self._tell, self._patience = probe, tell, patience
         self._phase = Phase.STARTING
         self._probe_at = 0.0
@@ -188,7 +197,7 @@ class Supervisor:
         waiting.register(signals.fileno(), select.POLLIN)
         for post in self._posts:
             if post.child is not None:
-                waiting.register(post.child.pidfd, select.POLLIN)
+                waiting.register(post.child.ended, select.POLLIN)
                 if post.child.talking:
                     waiting.register(post.child.output, select.POLLIN)
         timer = self._next_timer()
@@ -208,10 +217,10 @@ class Supervisor:
         for post in self._posts:
             if post.child is not None:
                 post.hear(list(post.child.lines()), self._tell)
-                ended.register(post.child.pidfd, select.POLLIN)
+                ended.register(post.child.ended, select.POLLIN)
         gone = {fd for fd, _ in ended.poll(0)}
         for post in self._posts:
-            if post.child is not None and post.child.pidfd in gone:
+            if post.child is not None and post.child.ended in gone:
                 code, last = post.child.reap()
                 post.child = None
                 post.hear(last, self._tell)
