@@ -94,7 +94,7 @@ def test_steps_are_lines(capsys):
 
 
 def test_the_greeting_is_a_request_to_paste():
-    text = greeting(FRONT, [])
+    text = greeting(FRONT, "")
     assert "http://127.0.0.1:8000/v1/chat/completions" in text
     assert "Authorization: Bearer YOUR_KEY" in text
     assert "key" not in text.replace("YOUR_KEY", "")

@@ -46,7 +46,12 @@ def new_secret(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(fd, "w") as file:
-        file.write(random_source.token_hex(32) + "\n")
+        file.write(draw_secret() + "\n")
+
+
+def draw_secret() -> str:
+    """Return the text of a new secret."""
+    return random_source.token_hex(32)
 
 
 def load_secret(path: Path) -> Secret:

@@ -32,21 +32,29 @@ def program(name: str, settings: GatewaySettings | WorkerSettings, *, ends: int 
     return Program(name, argv, ends, msgspec.json.encode(settings))
 
 
-def run(kind: str, document: bytes) -> None:
-    """Run a process of this kind.
+def decode(kind: str, document: bytes) -> Any:
+    """Read the settings of a process of this kind.
 
     Raises:
         ConfigError: the document is from another version of Baton
     """
-    struct, start = KINDS[kind]
     try:
-        settings = msgspec.json.decode(document, type=struct)
+        return msgspec.json.decode(document, type=KINDS[kind][0])
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"the settings of this {kind} come from another version of Baton ({error}); "
             "restart the service"
         ) from error
-    start(settings)
+
+
+def start(kind: str, settings: Any) -> None:
+    """Run a process of this kind."""
+    KINDS[kind][1](settings)
+
+
+def run(kind: str, document: bytes) -> None:
+    """Run a process of this kind. Raises ConfigError."""
+    start(kind, decode(kind, document))
 
 
 def main() -> None:

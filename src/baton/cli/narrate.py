@@ -142,10 +142,14 @@ class Steps:
         self._task = self._progress.add_task(doing, total=None)
 
 
-def greeting(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> str:
-    """Make the greeting: what is served, by which workers, and a request to try."""
+def on_cores(workers: Sequence[WorkerSettings]) -> str:
+    """Say which worker is on which cores."""
+    return ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
+
+
+def greeting(front: GatewaySettings, crew: str) -> str:
+    """Make the greeting: what is served, by which workers (`crew`), and a request to try."""
     url, name = url_of(front.host, front.port, tls=front.tls), front.served_model_name
-    crew = ", ".join(f"{w.name} on cores {','.join(map(str, w.cores))}" for w in workers)
     key = " -H 'Authorization: Bearer YOUR_KEY'" if front.api_keys or front.api_key_files else ""
     ask = json.dumps(
         {

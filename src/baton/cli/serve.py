@@ -11,6 +11,7 @@ import typer
 from baton.cli import options as opt
 from baton.cli.flags import Given, with_flags
 from baton.cli.processes import gateway_settings, names_of
+from baton.launch.settings import RaySettings
 from baton.ports.fabric_settings import FabricSettings
 from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, require_limits
 from baton.ports.written import path
@@ -49,9 +50,18 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     decode_page_size: Annotated[
         int | None, Flag("For decode workers alone.", MEMORY, default="--page-size")
     ] = None
+    on: Annotated[
+        Literal["machine", "ray"],
+        Flag("Where the processes run: on this machine, or on a Ray cluster.", PROCESSES),
+    ] = "machine"
+    ray: RaySettings = RaySettings()
     control: Annotated[
         str | None,
-        Flag("Address on which workers register.", PROCESSES, default="a free port of loopback"),
+        Flag(
+            "Address on which workers register.",
+            PROCESSES,
+            default="a free port of loopback; with --on ray of this node's address",
+        ),
     ] = None
     record: Annotated[
         str | None,
@@ -104,6 +114,11 @@ def serve(
     from baton.cli.record import prepare_directory
 
     model = opt.one_model(model, model_path)
+    service = given.make(ServeSettings)
+    if service.on == "ray":
+        from baton.cli.on_ray import serve_on_ray
+
+        raise typer.Exit(serve_on_ray(service, given, model))
     front, workers = plan(given, model, cores=available_cores())
     if front.record is not None:
         prepare_directory(front.record, ["gateway", *(w.name for w in workers)])
@@ -182,7 +197,7 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
         ConfigError: one of them cannot start
     """
     from baton.cli.child import program
-    from baton.cli.narrate import Narrator, greeting
+    from baton.cli.narrate import Narrator, greeting, on_cores
     from baton.cli.ports import readiness_of
     from baton.cli.preflight import require_startable
     from baton.shell.supervisor import Patience, Supervisor
@@ -191,7 +206,7 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     slow = warning(
         [CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores())
     )
-    narrator = Narrator(greeting(front, workers), warning=slow)
+    narrator = Narrator(greeting(front, on_cores(workers)), warning=slow)
     # The gateway stops first, so that its open streams can finish while there are workers.
     programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
     patience = Patience(requests_s=front.shutdown_timeout_s)

@@ -1,0 +1,190 @@
+"""A connection to a Ray cluster: where the programs of a service are placed, and their start.
+
+Workers are bundles of one placement group: the ranks of a worker share a bundle, so they are on one
+node, and Ray spreads the bundles over the nodes. The gateway is on the node of the driver, where
+the user expects its port and has its files, and takes no CPUs of the cluster.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from baton.core.errors import ConfigError, PeerError
+from baton.launch.actor import CALLS, ProcessActor
+from baton.launch.run import Document, RemoteRun, Seat, brief
+from baton.shell.child import Program, Running
+
+OBJECT_STORE_BYTES = 80 << 20  # of a cluster started here; hardly anything goes through it
+PLACED_WITHIN_S = 600.0  # machines may start late
+WAIT_S = 1.0
+LOCAL = "127.0.0.1"  # a cluster of one machine listens there alone
+
+Say = Callable[[str], None]
+FROM_START = {"max_restarts": -1, "max_concurrency": CALLS, "enable_task_events": False}
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """One worker: its ranks, and what each of them takes of a node."""
+
+    name: str
+    ranks: int
+    cpus: float
+    gpus: float
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What the whole worker takes of its node."""
+        both = {"CPU": self.cpus * self.ranks, "GPU": self.gpus * self.ranks}
+        return {kind: amount for kind, amount in both.items() if amount}
+
+
+class RayCluster:
+    """One service in a Ray cluster. `close` ends its actors, and a cluster that was started here.
+
+    Attributes:
+        here: the address of this node, at which other nodes reach it
+    """
+
+    def __init__(self, address: str | None, say: Say) -> None:
+        """Connect, or start a cluster on this machine if there is none and `address` is None.
+
+        Raises:
+            ConfigError: `address` is not that of a cluster
+            PeerError: the cluster cannot be reached or started
+        """
+        self._say = say
+        connect(address, say)
+        own = ray.get_runtime_context().get_node_id()
+        self._node = own
+        self.here = next(n["NodeManagerAddress"] for n in nodes() if n["NodeID"] == own)
+        self._group: Any = None
+        self._seats: dict[str, tuple[Seat, ...]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def cpus_of_nodes(self) -> tuple[int, ...]:
+        """Return the CPUs of each node."""
+        return tuple(int(node["Resources"].get("CPU", 0)) for node in nodes())
+
+    def place(self, workers: Sequence[Demand]) -> dict[str, str]:
+        """Reserve a node for every worker; returns the node's address by the worker's name.
+
+        Raises:
+            PeerError: the cluster has no room for them
+        """
+        self._group = placement_group([w.bundle for w in workers], strategy="SPREAD")
+        until, wanted = time.monotonic() + PLACED_WITHIN_S, _wanted(workers)
+        while not self._group.wait(timeout_seconds=WAIT_S):
+            if time.monotonic() > until:
+                raise PeerError(f"Ray has found no nodes for {wanted}; {_offered()}")
+            self._say(f"Ray looks for nodes for {wanted}; {_offered()}")
+        for index, worker in enumerate(workers):
+            self._seats[worker.name] = tuple(
+                Seat(self._maker(worker, index)) for _ in range(worker.ranks)
+            )
+        found = placement_group_table(self._group)["bundles_to_node_id"]
+        addresses = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in nodes()}
+        return {w.name: addresses[found[i]] for i, w in enumerate(workers)}
+
+    def place_here(self, name: str) -> None:
+        """Have a program run on this node."""
+        where = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        self._seats[name] = (Seat(lambda: _actor(where, cpus=0, gpus=0)),)
+
+    def start(self, program: Program, document: Document) -> Running:
+        """Start a program in the actors of its place; returns at once.
+
+        `program.argv` lacks the interpreter, which is that of its node.
+        """
+        return RemoteRun(program.name, program.argv, self._seats[program.name], document)
+
+    def close(self) -> None:
+        """End all actors and the connection."""
+        for seat in (seat for seats in self._seats.values() for seat in seats):
+            seat.leave()
+        if self._group is not None:
+            remove_placement_group(self._group)
+        ray.shutdown()
+
+    def _maker(self, worker: Demand, index: int) -> Callable[[], Any]:
+        where = PlacementGroupSchedulingStrategy(self._group, index)
+        return lambda: _actor(where, cpus=worker.cpus, gpus=worker.gpus)
+
+
+def connect(address: str | None, say: Say) -> None:
+    """Connect this process to Ray. The first attempt on a cold machine may time out, so there are
+    two.
+
+    Raises:
+        ConfigError: `address` is a Ray Client's
+        PeerError: there is no cluster, or it does not start
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            f"--ray-address {address}: Baton must run on a node of the cluster, not behind Ray "
+            "Client; start it there, e.g. with ray job submit, and without --ray-address"
+        )
+    for more in (1, 0):
+        try:
+            _connect(address)
+            return
+        except (ConnectionError, RuntimeError, RayError, TimeoutError) as error:
+            ray.shutdown()
+            why = brief(error)
+            if not more:
+                raise PeerError(f"Ray is not there: {why}") from error
+            say(f"Ray did not answer ({why}); trying once more")
+
+
+def _connect(address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        ray.init(address=address, **quiet)
+        return
+    try:
+        ray.init(address="auto", **quiet)
+    except ConnectionError:  # none runs on this machine
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address=LOCAL,
+            **quiet,
+        )
+
+
+def nodes() -> list[Mapping[str, Any]]:
+    """Return the nodes that are alive."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _actor(where: Any, *, cpus: float, gpus: float) -> Any:
+    made = ray.remote(**FROM_START, num_cpus=cpus, num_gpus=gpus)(ProcessActor)
+    return made.options(scheduling_strategy=where).remote()
+
+
+def _wanted(workers: Sequence[Demand]) -> str:
+    return ", ".join(f"{w.name} ({_amounts(w.bundle)})" for w in workers)
+
+
+def _offered() -> str:
+    each = [f"{n['NodeManagerAddress']} with {_amounts(n['Resources'])}" for n in nodes()]
+    return f"the cluster has {', '.join(each)}; some of it may be taken"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    said = [f"{resources[kind]:g} {kind}" for kind in ("CPU", "GPU") if resources.get(kind)]
+    return " and ".join(said) or "no CPU"
