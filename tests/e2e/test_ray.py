@@ -53,8 +53,18 @@ class Nodes:
         (raylet,) = self._other.all_processes["raylet"]
         return psutil.Process(raylet.process.pid)
 
+    def _daemons(self) -> list[psutil.Process]:
+        started = [
+            info.process.pid
+            for node in (self._cluster.head_node, self._other)
+            for infos in node.all_processes.values()
+            for info in infos
+        ]
+        return [psutil.Process(pid) for pid in started if alive(pid)]
+
     def shut_down(self) -> None:
-        ours = psutil.Process().children(recursive=True)
+        ours = self._daemons()
+        ours += [p for daemon in ours for p in daemon.children(recursive=True)]
         self._cluster.shutdown()
         wait_for(lambda: not any(alive(p.pid) for p in ours), seconds=20, why="Ray has ended")
 
