@@ -5,7 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -39,7 +39,7 @@ class Nodes:
 
         first, second = NODES
         head = {"include_dashboard": False, "node_ip_address": first, **NODE}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
         self._other = self._cluster.add_node(node_ip_address=second, **NODE)
         self.address = str(self._cluster.address)
 
@@ -63,9 +63,12 @@ class Nodes:
         return [psutil.Process(pid) for pid in started if alive(pid)]
 
     def shut_down(self) -> None:
+        """Kill Ray; its own way out waits for the control plane, which may be dead."""
         ours = self._daemons()
         ours += [p for daemon in ours for p in daemon.children(recursive=True)]
-        self._cluster.shutdown()
+        for process in ours:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         wait_for(lambda: not any(alive(p.pid) for p in ours), seconds=20, why="Ray has ended")
 
 
@@ -179,11 +182,11 @@ def test_without_the_control_plane_a_stream_goes_on_to_its_end(
     cluster: Nodes, tiny: Path, tmp_path: Path
 ) -> None:
     with serving(cluster, tiny, tmp_path) as service:
-        expected, stream = service.ids(), Stream(service, max_tokens=1500)
+        expected, stream = service.ids(), Stream(service, max_tokens=500)
         stream.wait_streaming()
         cluster.control_plane().kill()
         killed_at = time.monotonic()
-        stream.join(40)
+        stream.join(50)  # Ray ends its own processes 60 s after the control plane
         assert stream.lines[-1] == "data: [DONE]"
         assert stream.ended_at > killed_at, "it ended before, and shows nothing"
         assert service.ids() == expected, "new requests are served too"

@@ -11,7 +11,7 @@ from baton.launch.fitting import fitting_cpus
         ([8, 8], [1, 1], 8),
         ([8, 8], [1, 1, 1], 4),  # two of them share a node
         ([8, 8], [2, 2], 4),
-        ([16, 4], [2, 1], 8),  # the ranks of a worker stay together
+        ([16, 8], [2, 1], 8),  # the ranks of a worker stay together
         ([1], [1, 1], 1),  # too few: the placement will say so
         ([0, 2], [1], 2),
     ],
