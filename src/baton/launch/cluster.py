@@ -26,7 +26,6 @@ from baton.shell.child import Program, Running
 OBJECT_STORE_BYTES = 80 << 20  # of a cluster started here; hardly anything goes through it
 PLACED_WITHIN_S = 600.0  # machines may start late
 WAIT_S = 1.0
-LOCAL = "127.0.0.1"  # a cluster of one machine listens there alone
 
 Say = Callable[[str], None]
 FROM_START = {"max_restarts": -1, "max_concurrency": CALLS, "enable_task_events": False}
@@ -161,7 +160,6 @@ def _connect(address: str | None) -> None:
             address="local",
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address=LOCAL,
             **quiet,
         )
 
