@@ -263,3 +263,39 @@ def test_damaged_pages_leave_vllms_prefix_cache(prefill: Pair) -> None:
 )
 def test_what_is_not_a_room_names_none(params) -> None:
     assert key_of(params) is None
+
+
+def test_a_second_request_that_names_the_same_room_is_computed_by_itself(decode: Pair) -> None:
+    """Whoever sends a room twice must not take the state of the first request, which is loaded into
+    the pages of that one alone."""
+    first, second = request("r"), request("again")
+    assert decode.side.matched(first, 0) == (None, False)
+    assert decode.side.matched(second, 0) == (0, False)
+    decode.tell(Notice.MAY_LOAD)
+    decode.side.allocated(second, [8, 9], 0)
+    assert decode.side.matched(first, 0) == (100, True)
+    assert decode.side.matched(second, 0) == (0, False)
+    decode.side.allocated(first, [1, 2], 100)
+    assert decode.heard(1) == [GuestAllocated(key(), {FULL: (Page(1), Page(2))}, 0, True)]
+    assert decode.tell(Notice.LOADED).loaded == ["r"]
+    assert decode.side.finished(second) is False
+    assert decode.heard(0) == []
+    assert decode.side.finished(first) is False
+    assert decode.heard(1) == [GuestFinished(key(), None)]
+
+
+def test_a_second_prompt_that_names_the_same_room_is_not_handed_over(prefill: Pair) -> None:
+    first, second = request("r"), request("again")
+    prefill.side.matched(first, 0)
+    prefill.side.matched(second, 0)
+    tokens = {"r": 64, "again": 64}
+    new = [("r", [4, 5], 0), ("again", [6, 7], 0)]
+    assert prefill.side.step(scheduled(new=new, tokens=tokens)).computed == {key(): 64}
+    pages = {FULL: tuple(map(Page, (4, 5, 6, 7)))}
+    assert prefill.heard(2) == [
+        GuestAllocated(key(), {FULL: (Page(4), Page(5))}, 0, True),
+        GuestScheduled({key(): (0, 64)}, pages),
+    ]
+    assert prefill.side.finished(second) is False
+    assert prefill.side.finished(first) is True
+    assert prefill.heard(1) == [GuestFinished(key(), None)]

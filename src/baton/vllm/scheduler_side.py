@@ -5,7 +5,7 @@ A hook never waits. What the leader has said by then is known; the rest is known
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -203,10 +203,12 @@ class SchedulerSide:
     # ---- the leader -----------------------------------------------------------------------------
 
     def _key(self, request: Any) -> Key | None:
-        params: Mapping[str, Any] | None = request.kv_transfer_params
-        key = key_of(params)
-        if key is not None:
-            self._keys[request.request_id], self._names[key] = key, request.request_id
+        """Return the room of a request; None if it names none, or one that another open request
+        has: then it is computed here, and the other one keeps its state."""
+        key = key_of(request.kv_transfer_params)
+        if key is None or self._names.setdefault(key, request.request_id) != request.request_id:
+            return None
+        self._keys[request.request_id] = key
         return key
 
     def _forget(self, key: Key) -> None:
