@@ -23,7 +23,6 @@ from baton.launch.actor import CALLS, ProcessActor
 from baton.launch.run import Document, RemoteRun, Seat, brief
 from baton.shell.child import Program, Running
 
-OBJECT_STORE_BYTES = 80 << 20  # of a cluster started here; hardly anything goes through it
 PLACED_WITHIN_S = 600.0  # machines may start late
 WAIT_S = 1.0
 
@@ -47,18 +46,18 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class RayCluster:
-    """One service in a Ray cluster. `close` ends its actors, and a cluster that was started here.
+    """One service in a Ray cluster. `close` ends its actors.
 
     Attributes:
         here: the address of this node, at which other nodes reach it
     """
 
     def __init__(self, address: str | None, say: Say) -> None:
-        """Connect, or start a cluster on this machine if there is none and `address` is None.
+        """Connect to the cluster at `address`; None = the one that this machine belongs to.
 
         Raises:
-            ConfigError: `address` is not that of a cluster
-            PeerError: the cluster cannot be reached or started
+            ConfigError: `address` is not that of a cluster, or this machine belongs to none
+            PeerError: the cluster cannot be reached
         """
         self._say = say
         connect(address, say)
@@ -127,9 +126,12 @@ def connect(address: str | None, say: Say) -> None:
     """Connect this process to Ray. The first attempt on a cold machine may time out, so there are
     two.
 
+    None is started here: Ray listens on every interface and lets whoever reaches it run programs,
+    so that is for the user to decide.
+
     Raises:
-        ConfigError: `address` is a Ray Client's
-        PeerError: there is no cluster, or it does not start
+        ConfigError: `address` is a Ray Client's, or there is no cluster on this machine
+        PeerError: the cluster does not answer
     """
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
@@ -138,30 +140,19 @@ def connect(address: str | None, say: Say) -> None:
         )
     for more in (1, 0):
         try:
-            _connect(address)
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
             return
         except (ConnectionError, RuntimeError, RayError, TimeoutError) as error:
             ray.shutdown()
             why = brief(error)
+            if address is None and isinstance(error, ConnectionError):
+                raise ConfigError(
+                    "--on ray: this machine belongs to no Ray cluster; start one with ray start "
+                    "--head, or name one by --ray-address"
+                ) from error
             if not more:
                 raise PeerError(f"Ray is not there: {why}") from error
             say(f"Ray did not answer ({why}); trying once more")
-
-
-def _connect(address: str | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is not None:
-        ray.init(address=address, **quiet)
-        return
-    try:
-        ray.init(address="auto", **quiet)
-    except ConnectionError:  # none runs on this machine
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **quiet,
-        )
 
 
 def nodes() -> list[Mapping[str, Any]]:

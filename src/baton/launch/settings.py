@@ -15,7 +15,7 @@ class RaySettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             "With --on ray: the cluster, HOST:PORT of its head.",
             PROCESSES,
-            default="RAY_ADDRESS, or the cluster of this machine, or a new one here",
+            default="RAY_ADDRESS, or the cluster of this machine",
             metavar="HOST:PORT",
         ),
     ] = None
