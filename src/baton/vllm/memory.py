@@ -6,7 +6,6 @@ On a device vLLM's step goes on after the hook that ends it has returned. So wha
 may be sealed, and then offered, only when the step's fence has passed.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
@@ -71,7 +70,7 @@ class KVMemory(Protocol):
         ...
 
 
-class HostMemory:
+class CacheOnHost:
     """Memory of the host: a step has ended when its hook is called."""
 
     def __init__(self, whole: torch.Tensor) -> None:
@@ -86,7 +85,7 @@ class HostMemory:
         )
 
 
-class DeviceMemory:
+class CacheOnDevice:
     """Memory of a CUDA device. Sums are computed there, on a stream of their own.
 
     Untested on hardware (docs/benchmarks.md).
@@ -100,7 +99,8 @@ class DeviceMemory:
 
         self._block_sums, self._whole = block_sums, whole
         index = whole.device.index
-        require_plain_allocation(load_cuda(), whole.data_ptr(), device=index, environ=os.environ)
+        # the driver says it of this memory, so PyTorch's variables need not be read
+        require_plain_allocation(load_cuda(), whole.data_ptr(), device=index, environ={})
         self.pool = BorrowedPool(whole, CudaMemory(index))
         self._stream = torch.cuda.Stream(whole.device)  # type: ignore[no-untyped-call]
 
@@ -119,7 +119,7 @@ class DeviceMemory:
 
 
 MEMORIES: Mapping[str, Callable[[torch.Tensor], KVMemory]] = MappingProxyType(
-    {"cpu": HostMemory, "cuda": DeviceMemory}
+    {"cpu": CacheOnHost, "cuda": CacheOnDevice}
 )
 
 
