@@ -35,6 +35,10 @@ FIRST_CORE = MappingProxyType({"prefill": 0, "decode": 1})
 CORES = os.cpu_count() or 1
 ROLES = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
 MODEL = "m"
+# what vLLM's example proxy asks a prefill engine with NixlConnector
+PRODUCE: Mapping[str, Any] = MappingProxyType(
+    {"do_remote_decode": True, "do_remote_prefill": False}
+)
 URL = f"http://127.0.0.1:{GATEWAY}"
 
 

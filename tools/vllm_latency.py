@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tools.vllm_engines import (
     PORTS,
+    PRODUCE,
     RECORDERS,
     URL,
     Recorder,
@@ -50,14 +51,6 @@ TOKENS = 8
 WARM = 3  # prompts that are not counted
 LEAST_LONG = 2  # a connector's pause after its round, seconds: what it reports comes late
 LINE = re.compile(r"\] (read_started|read_ended|offered)\s+(.*)$", re.MULTILINE)
-PRODUCE = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 def fields_of(line: str) -> dict[str, str]:
@@ -165,7 +158,7 @@ async def with_nixl(
             for n in args.lengths:
                 for turn in range(WARM + args.each):
                     prompt, began = prompts.one(n), time.monotonic()
-                    body = greedy(prompt, 1, kv_transfer_params=PRODUCE)
+                    body = greedy(prompt, 1, kv_transfer_params=dict(PRODUCE))
                     url = f"{url_of('prefill')}/v1/completions"
                     async with session.post(url, json=body) as reply:
                         params = (await reply.json())["kv_transfer_params"]

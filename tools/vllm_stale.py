@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tools.vllm_engines import (
     PORTS,
+    PRODUCE,
     RECORDERS,
     URL,
     Recorder,
@@ -49,7 +50,6 @@ FLOOD = 16  # prompts that use all of them
 FLAGS = ("--num-gpu-blocks-override", str(BLOCKS))
 LEAVES = 20
 LEAVE_WITHIN_S = 3.0
-PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
 UNKNOWN_ROOM = "0" * 32
 
 
@@ -180,7 +180,7 @@ class Nixl(Bench):
 
     async def reference(self, prompt: list[int]) -> dict[str, Any]:
         """Compute a prompt, and return the reference to its blocks."""
-        body = greedy(prompt, 1, cache_salt=self.salt(), kv_transfer_params=PRODUCE)
+        body = greedy(prompt, 1, cache_salt=self.salt(), kv_transfer_params=dict(PRODUCE))
         reply = await self.http.post(f"{url_of('prefill')}/v1/completions", json=body)
         said: dict[str, Any] = reply.json()["kv_transfer_params"]
         return said

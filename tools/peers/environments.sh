@@ -24,7 +24,8 @@ make_llama() {
   CMAKE_ARGS="-DGGML_NATIVE=ON" "$place/bin/pip" install -q llama-cpp-python numpy
 }
 
-for name in "${@:-vllm llama}"; do
+[ $# -gt 0 ] || set -- vllm llama
+for name in "$@"; do
   echo "-- $name"
   "make_$name"
 done

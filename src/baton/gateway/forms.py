@@ -121,7 +121,7 @@ def usage_of(streams: Sequence[TextStream]) -> Usage:
     firsts = [i for i, s in enumerate(streams) if s.choice == 0]
     each = [streams[a:z] for a, z in zip(firsts, [*firsts[1:], len(streams)], strict=True)]
     cached = sum(min(s.cached for s in choices) for choices in each)
-    return _usage(
+    return counted(
         sum(len(choices[0].prompt) for choices in each), sum(s.count for s in streams), cached
     )
 
@@ -136,7 +136,8 @@ def _prompt_logprobs(
     return prompt_logprobs(stream.prompt, stream.scores, heading.prompt_logprobs, speller)
 
 
-def _usage(prompt: int, said: int, cached: int) -> Usage:
+def counted(prompt: int, said: int, cached: int) -> Usage:
+    """Return the usage of so many tokens of prompts and answers."""
     return Usage(prompt, said, prompt + said, PromptTokensDetails(cached))
 
 
@@ -144,7 +145,7 @@ def _usage_so_far(heading: Heading, stream: TextStream) -> Usage | UnsetType | N
     """Return the usage field of a chunk of one choice."""
     if not heading.running_usage:
         return None if heading.usage else UNSET
-    return _usage(len(stream.prompt), stream.count, stream.cached)
+    return counted(len(stream.prompt), stream.count, stream.cached)
 
 
 def event(data: msgspec.Struct) -> bytes:

@@ -20,8 +20,8 @@ from baton.gateway.forms import (
     CompletionChoice,
     ForDecode,
     Heading,
-    PromptTokensDetails,
     Usage,
+    counted,
 )
 from baton.gateway.schema import GenerationBody
 
@@ -81,5 +81,4 @@ def prefilled_completion(heading: Heading, ask: Ask) -> CompletionAnswer:
 
 
 def _usage(ask: Ask) -> Usage:
-    tokens = sum(len(order.prompt) for order in ask.orders if order.choice == 0)
-    return Usage(tokens, 0, tokens, PromptTokensDetails(0))
+    return counted(sum(len(order.prompt) for order in ask.orders if order.choice == 0), 0, 0)
