@@ -157,6 +157,9 @@ class FaultyFabric:
         for read in [r for r in self._reads.values() if r.peer == peer]:
             self._give_up(read.handle, "disconnected")
 
+    def attend(self) -> None:
+        self._inner.attend()
+
     def poll(self) -> list[FabricEvent]:
         for event in self._inner.poll():
             read = self._reads.get(event.handle) if not isinstance(event, Connected) else None

@@ -94,10 +94,17 @@ class Starts:
     flags: Sequence[str] = ()
 
     def engine(
-        self, role: str, transfer: Mapping[str, Any] | None, *, log: str, tp: int = 1
+        self,
+        role: str,
+        transfer: Mapping[str, Any] | None,
+        *,
+        log: str,
+        tp: int = 1,
+        core: int | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start an engine on cores of its own."""
-        cores = "|".join(str((FIRST_CORE[role] + rank) % CORES) for rank in range(tp))
+        """Start an engine on cores of its own, or from `core` on."""
+        first = FIRST_CORE[role] if core is None else core
+        cores = "|".join(str((first + rank) % CORES) for rank in range(tp))
         command = [
             *(self.vllm, "serve", str(self.model), "--served-model-name", MODEL),
             *("--dtype", "float32", "--host", "127.0.0.1", "--port", str(PORTS[role])),

@@ -154,6 +154,8 @@ class DeviceFabric:
                 )
         self._open.append((self._fence(), handle))
 
+    def attend(self) -> None: ...
+
     def poll(self) -> list[FabricEvent]:
         said, self._connected = self._connected, []
         ended = [entry for entry in self._open if entry[0].query()]

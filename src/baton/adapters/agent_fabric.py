@@ -4,7 +4,8 @@
 
 Reads are split into parts; a few parts are under way at a time, oldest read first. On one host
 posting a part may copy its bytes before it returns, with the GIL released. An idle source still has
-to call into its engine now and then, or small reads from it and new connections make no progress.
+to call into its engine now and then, or small reads from it and new connections make no progress;
+pace.py says how often.
 
 One agent exposes our pools; each peer is read through an agent of its own (agent_reads.py says
 why).
@@ -16,6 +17,7 @@ that exits with a live agent may crash.
 
 import atexit
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,6 +29,7 @@ import msgspec
 
 from baton.adapters.agent_reads import Agent, AgentReads, Link, PartLimits
 from baton.adapters.cuda_driver import CudaDevice, load_cuda
+from baton.adapters.pace import Pace
 from baton.adapters.peers import Attempt, Peers, exposure_of, require_stated
 from baton.adapters.reachable import memory_of, require_readable
 from baton.adapters.reads import OpenReads, Region
@@ -39,9 +42,6 @@ from baton.ports.fabric import Capabilities, Copies, FabricEvent, Handle, Pool, 
 
 REGISTER_TIMEOUT_S = 60.0  # for registering our pools; no peer waits for us at this time
 ADDRESS_LIMIT = 1 << 62  # offsets added to an address stay inside int64
-BUSY_US = 30  # a look takes 1 us; one that takes longer has moved bytes, so look again at once
-# pauses between looks; they double while nothing moves
-SHORTEST_WAIT_S, MOVING_WAIT_S, IDLE_WAIT_S = 20e-6, 100e-6, 1e-3
 T = TypeVar("T")
 
 
@@ -88,6 +88,7 @@ class AgentFabric:
         self._name = agent_name(boot, rank)
         self._peers: Peers[Link] = Peers(self._reads, clock)
         self._commands: deque[Callable[[], None]] = deque()
+        self._pace = Pace()  # guarded by the lock of the open reads
         self._agent = engine.source(self._name)
         self._device: CudaDevice | None = None  # that of our pools, if they are on one
         self._readers = 0
@@ -150,6 +151,14 @@ class AgentFabric:
     def poll(self) -> list[FabricEvent]:
         """Return all events since the last call."""
         return self._reads.collect()
+
+    def attend(self) -> None:
+        """Look often for a while, because a peer may read from us."""
+        with self._reads.lock:
+            now = self._clock.now()
+            if not self._pace.awake(now):
+                self._reads.lock.notify_all()
+            self._pace.attend(now)
 
     def close(self) -> None:
         """Tear down all endpoints, end open reads FAILED (or UNKNOWN), delete the agent."""
@@ -223,25 +232,28 @@ class AgentFabric:
             self._peers.abandon(ReadOutcome.UNKNOWN)
 
     def _serve(self) -> None:
-        wait_s = 0.0
-        while self._run_commands(wait_s):
-            began = self._clock.now()
+        wait_us = 0
+        while self._run_commands(wait_us):
+            began = time.thread_time_ns()  # the clock also runs while others have the processor
             self._agent.progress()
             self._progress.progress()
-            busy = self._progress.step() or self._clock.now() - began > BUSY_US
-            longest = IDLE_WAIT_S if self._progress.idle else MOVING_WAIT_S
-            wait_s = 0.0 if busy else min(longest, max(2 * wait_s, SHORTEST_WAIT_S))
+            spent_us = (time.thread_time_ns() - began) / 1000
+            moved, reading = self._progress.step(), not self._progress.idle
+            with self._reads.lock:
+                wait_us = self._pace.after(
+                    self._clock.now(), moved=moved, spent_us=spent_us, reading=reading
+                )
         self._progress.shut_down()
         self._agent.close()
         if self._device is not None:
             self._device.close()
 
-    def _run_commands(self, wait_s: float) -> bool:
+    def _run_commands(self, wait_us: int) -> bool:
         """Run the pump's commands, after waiting up to
-        `wait_s` for one; False = the thread must end."""
+        `wait_us` for one; False = the thread must end."""
         with self._reads.lock:
-            if wait_s and not self._commands and not self._peers.closed:
-                self._reads.lock.wait(wait_s)
+            if wait_us and not self._commands and not self._peers.closed:
+                self._reads.lock.wait(wait_us / 1e6)
             commands, self._commands = self._commands, deque()
             closed = self._peers.closed
         for command in commands:

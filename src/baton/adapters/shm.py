@@ -134,6 +134,9 @@ class ShmFabric:
         """Stop a read; it ends FAILED at its next check, within about a millisecond."""
         self._reads.stop(handle, "cancelled")
 
+    def attend(self) -> None:
+        """Do nothing: a reader needs nothing of us."""
+
     def poll(self) -> list[FabricEvent]:
         """Return all events since the last call."""
         return self._reads.collect()

@@ -207,6 +207,9 @@ class TcpFabric:
             if known is not None:
                 self._drop_stopped(known)
 
+    def attend(self) -> None:
+        """Do nothing: our threads sleep until a reader asks."""
+
     def poll(self) -> list[FabricEvent]:
         """Return all events since the last call."""
         return self._reads.collect()

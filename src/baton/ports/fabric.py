@@ -125,6 +125,11 @@ class Fabric(Protocol):
         """Ask for an early end. The handle still ends exactly once, and `poll` returns that."""
         ...
 
+    def attend(self) -> None:
+        """Note that peers may soon read from us. A fabric that must call into its engine to serve
+        them may sleep longer without this, so reads would begin late."""
+        ...
+
     def poll(self) -> list[FabricEvent]:
         """Return all events since the last call, without blocking. An engine without its own thread
         makes progress here."""

@@ -137,6 +137,9 @@ class RankHost:
 
     def _step(self, event: RankEvent) -> None:
         self._stirred = True
+        if _may_be_read(event):
+            for fabric in self._fabrics.values():
+                fabric.attend()
         self._perform(self._core.step(event, self._clock.now()))
 
     def _perform(self, effects: Sequence[RankEffect]) -> None:
@@ -236,3 +239,16 @@ class RankHost:
             outcome=end.outcome.value,
             t_us=self._clock.now(),
         )
+
+
+def _may_be_read(event: RankEvent) -> bool:
+    """Whether peers may soon read what this is about: pages that a room has, or a sealed block."""
+    match event:
+        case StepPlan():
+            return bool(event.connect or event.hold or event.inspect)
+        case BatchDone():
+            return any(len(sums) for row in event.rows for sums in row.sums.values())
+        case DigestDone():
+            return True
+        case _:
+            return False

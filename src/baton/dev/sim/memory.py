@@ -421,6 +421,8 @@ class SimFabric:
             self._said.append(Released(read.handle))
             self._process.wake()
 
+    def attend(self) -> None: ...
+
     def poll(self) -> list[FabricEvent]:
         said, self._said = self._said, []
         return said
