@@ -77,6 +77,12 @@ def linear(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
     )
 
 
+def linear_without_onednn(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
+    """As on processors that do not multiply 16-bit elements."""
+    make = ops._compiled if isinstance(ops, CpuOps) else ops.linear
+    return make(draw(dtype, 40, 37, seed=5), draw(dtype, 40, seed=6))(draw(dtype, ROWS, 37)[:rows])
+
+
 def by_head(
     ops: Ops, dtype: DType, rows: int, *, deep: int = 20, wide: int = 70, gap: int = 4
 ) -> torch.Tensor:
@@ -124,7 +130,7 @@ def gated_norm(ops: Ops, dtype: DType, rows: int) -> torch.Tensor:
 
 OPERATIONS: list[Any] = [
     norm, add_norm, exact_norm, rotate, norm_rotate, rotate_in_part, gate, linear, by_head, by_head_odd, by_head_far, scores,
-    scores_odd, weigh, gated_norm,
+    linear_without_onednn, scores_odd, weigh, gated_norm,
 ]  # fmt: skip
 
 

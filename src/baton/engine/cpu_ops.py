@@ -71,7 +71,7 @@ class CpuOps:
 
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if not onednn.multiplies(weight.dtype):
-            return self._plain.linear(weight, bias)
+            return self._compiled(weight, bias)
         multiply = onednn.linear(weight, bias)
         company = weight.shape[1] > ALONE_DEPTH
 
@@ -82,6 +82,13 @@ class CpuOps:
             (weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product
         )
         return product
+
+    def _compiled(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Multiply by the kernel for groups, with one matrix: for 16-bit elements that the
+        processor does not multiply, torch takes twice as long for one row, and five times for
+        eight and more."""
+        multiply = self._together([(weight, bias)])
+        return lambda x: multiply(x, np.array([len(x)]))
 
     def rehearse(self, most: int) -> None:
         """Make oneDNN generate its code for products with up to `most` rows.
