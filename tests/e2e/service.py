@@ -150,7 +150,8 @@ class Service:
         faults: Faults | None = None,
         main: list[str] | None = None,
     ) -> Process:
-        """A worker; `faults` wraps its fabric, `main` is another main module."""
+        """A worker, which ends at SIGTERM whatever is open; `faults` wraps its fabric, `main` is
+        another main module."""
         name = name or role
         settings = [
             str(self.model),
@@ -170,6 +171,8 @@ class Service:
             self.fabric,
             "--served-model-name",
             "m",
+            "--drain-timeout",
+            "0",
             *flags,
         ]
         main = main or ["-m", "baton.cli.main", "worker"]

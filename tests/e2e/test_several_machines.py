@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.service import Process, by_command, wait_for
 
-GATEWAY, OTHER = "10.77.0.1", "10.77.0.2"
+GATEWAY, OTHER, MOVED = "10.77.0.1", "10.77.0.2", "10.77.0.3"
 ASK = """
 import json, sys, urllib.error, urllib.request
 try:
@@ -85,11 +85,19 @@ class Machines:
             subprocess.run(command, check=True, capture_output=True, text=True).stdout
         )
 
+    def names(self, where: str, **hosts: str) -> None:
+        """What a machine's file of hosts says, from now on."""
+        file = Path("/etc/netns") / where / "hosts"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # in place: the processes there see this very file
+        file.write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
+
     def part(self) -> None:
         for process in self._processes:
             process.end()
         for name in (self.here, self.there):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
 @pytest.fixture
@@ -145,3 +153,19 @@ def test_workers_of_two_machines_find_each_other_by_their_routes(machines: Machi
         {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 6, "ignore_eos": True},
     )
     assert answer["usage"]["completion_tokens"] == 6
+
+
+@pytest.mark.timeout(240)
+def test_a_gateway_that_moves_is_found_by_its_name(machines: Machines) -> None:
+    machines.names(machines.there, gateway=GATEWAY)
+    served = ("--served-model-name", "m", "--skip-server-warmup")
+    first = machines.start(machines.here, "gateway", "--control", f"tcp://{GATEWAY}:5500", *served)
+    flags = ("--gateway", "dns://gateway:5500", "--served-model-name", "m", "--kv-pages", "40")
+    machines.start(machines.there, "worker", "--role", "unified", *flags)
+    wait_for(lambda: machines.ask("/ready")["ready"], seconds=120, why="a worker on the other one")
+    first.end()
+    ip("-n", machines.here, "addr", "add", f"{MOVED}/24", "dev", "cable")
+    machines.start(machines.here, "gateway", "--control", f"tcp://{MOVED}:5500", *served)
+    wait_for(lambda: "none" in machines.ask("/ready")["why"], seconds=60, why="it is up, alone")
+    machines.names(machines.there, gateway=MOVED)
+    wait_for(lambda: machines.ask("/ready")["ready"], seconds=30, why="the worker has found it")

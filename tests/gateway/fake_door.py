@@ -124,6 +124,10 @@ class FakeDoor:
     def capacity(self) -> Capacity | None:
         return self.limits
 
+    async def drain(self, worker: str, role: str | None) -> LedgerReport:
+        self.drained = (worker, role)
+        return await self.reset_cache(worker)
+
     async def reset_cache(self, worker: str | None) -> LedgerReport:
         self.resets += 1
         views = tuple(view for view in self.report.workers if worker in (None, view.name))

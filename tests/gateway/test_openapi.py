@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from baton.gateway.auth import GUARDED
 from baton.gateway.door import LedgerReport
 from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
@@ -363,3 +364,10 @@ def test_the_document_is_served_and_whole():
     assert named <= found["components"]["schemas"].keys()
     references = {part.split('"')[0] for part in answer.text.split('"#/components/schemas/')[1:]}
     assert references <= found["components"]["schemas"].keys(), "a reference leads nowhere"
+
+
+def test_every_endpoint_that_says_that_it_needs_a_key_is_guarded():
+    """An operator's order would otherwise be open to everybody who reaches the port, as soon as
+    there are keys."""
+    for op in OPERATIONS:
+        assert (401 in op.faults) == op.path.startswith(GUARDED), op.path

@@ -116,14 +116,14 @@ def test_an_unknown_mode_is_refused():
     assert request(door(), "POST", "/sleep?mode=deep").status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/reset_prefix_cache"])
+@pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/reset_prefix_cache", "/drain?worker=d"])
 def test_operators_are_local_or_hold_a_key(path):
-    assert request(door(), "POST", path, client=FAR).status_code == 403
+    fake = door()
+    fake.report = LedgerReport((view("d", clean=True),), (), 0)
+    assert request(fake, "POST", path, client=FAR).status_code == 403
     keys, header = {"api_keys": ("k",)}, {"authorization": "Bearer k"}
-    assert request(door(), "POST", path, settings=keys).status_code == 401
-    assert (
-        request(door(), "POST", path, client=FAR, settings=keys, headers=header).status_code == 200
-    )
+    assert request(fake, "POST", path, settings=keys).status_code == 401
+    assert request(fake, "POST", path, client=FAR, settings=keys, headers=header).status_code == 200
 
 
 def test_prefix_caches_are_emptied_and_who_did_not_say_so_is_named():
@@ -143,3 +143,40 @@ def test_prefix_caches_are_emptied_and_who_did_not_say_so_is_named():
     answer = request(fake, "POST", "/reset_prefix_cache")
     assert answer.status_code == 503
     assert "d, e" in answer.json()["error"]["message"]
+
+
+def test_a_worker_is_drained_by_its_name() -> None:
+    fake = door()
+    fake.report = LedgerReport((view("p", clean=False), view("d", clean=True)), (), 0)
+    answer = request(fake, "POST", "/drain?worker=d")
+    assert (answer.status_code, answer.json(), fake.drained) == (
+        200,
+        {"workers": ["d"], "role": None},
+        ("d", None),
+    )
+    answer = request(fake, "POST", "/drain?worker=p&role=decode")
+    assert (answer.json(), fake.drained) == ({"workers": ["p"], "role": "decode"}, ("p", "decode"))
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("", "worker"),
+        ("?role=decode", "worker"),
+        ("?worker=x", "worker"),
+        ("?worker=d&role=x", "role"),
+    ],
+)
+def test_what_cannot_be_drained_is_refused(query: str, param: str) -> None:
+    fake = door()
+    fake.report = LedgerReport((view("d", clean=True),), (), 0)
+    answer = request(fake, "POST", f"/drain{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_a_worker_that_does_not_say_that_it_drains_is_named() -> None:
+    fake = door()
+    fake.report = LedgerReport((), ("d",), 0)
+    answer = request(fake, "POST", "/drain?worker=d")
+    assert answer.status_code == 503
+    assert "d has not answered" in answer.json()["error"]["message"]

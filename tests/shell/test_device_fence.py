@@ -16,6 +16,7 @@ from tests.core.build import KV, manifest, settings, submit
 from tests.core.driven import T0, DrivenFront
 from tests.core.world import expected
 from tests.shell.device import DeviceEngine, DeviceFabric, Event
+from tests.shell.gateways import Gateways
 
 from baton.core.effects import Send
 from baton.core.events import MessageReceived
@@ -147,7 +148,7 @@ class DeviceWorld:
             absent=(),
             lines=self.wires[boot],
             clock=self,
-            gateways=("gateway",),
+            gateways=Gateways("gateway"),
             narration=Narration(),
         )
 

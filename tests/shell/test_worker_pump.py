@@ -1,6 +1,7 @@
 """A worker's pump over a leader, a rank and lines that a test scripts."""
 
 import pytest
+from tests.shell.gateways import Gateways
 
 from baton.core.agreement import Report, StepPlan
 from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
@@ -108,13 +109,15 @@ class Elsewhere(Lines):
         super().__init__()
         self.events: list[SessionEvent] = []
         self.hung_up: list[Link] = []
+        self.dialled: list[str] = []
 
     def receive(self) -> list[SessionEvent]:
         found, self.events = self.events, []
         return found
 
     def dial(self, address: str, expect: Boot | None) -> Link:
-        return Link(7)
+        self.dialled.append(address)
+        return Link(6 + len(self.dialled))
 
     def hang_up(self, link: Link) -> None:
         self.hung_up.append(link)
@@ -129,7 +132,7 @@ def turn(leader: Leader) -> Lines:
         absent=(),
         lines=lines,
         clock=Clock(),
-        gateways=(),
+        gateways=Gateways(),
         narration=Narration(),
     )
     pump.turn()
@@ -158,7 +161,7 @@ def test_a_worker_is_lost_where_another_process_answers_for_it() -> None:
         absent=(OURS,),
         lines=lines,
         clock=Clock(),
-        gateways=(),
+        gateways=Gateways(),
         narration=Narration(),
     )
     pump.turn()
@@ -187,7 +190,7 @@ def test_a_worker_that_is_given_up_ends_when_its_last_words_are_on_their_way() -
         absent=(),
         lines=lines,
         clock=Clock(),
-        gateways=(),
+        gateways=Gateways(),
         narration=Narration(),
     )
     pump.turn()
@@ -205,7 +208,7 @@ def test_a_worker_is_ready_for_as_long_as_some_gateway_is_up() -> None:
         absent=(),
         lines=lines,
         clock=Clock(),
-        gateways=("tcp://gateway:1",),
+        gateways=Gateways("tcp://gateway:1"),
         narration=Narration(),
     )
 
@@ -220,3 +223,84 @@ def test_a_worker_is_ready_for_as_long_as_some_gateway_is_up() -> None:
     assert after(session.PeerLost(PREFILL, "gone")) is None
     assert after(session.PeerUp(OURS, Link(7)), session.PeerLost(GATEWAY, "gone")) is None
     assert after(session.PeerLost(OURS, "gone")) == "no gateway has answered at tcp://gateway:1"
+
+
+class Dialling:
+    """A worker's pump whose gateways come and go; its links count from 7."""
+
+    def __init__(self, *known: str, absent: tuple[Boot, ...] = ()) -> None:
+        self.lines, self.gateways = Elsewhere(), Gateways(*known)
+        self.pump = WorkerPump(
+            leader=Leader(),
+            rank=Host(),
+            others=absent,
+            absent=absent,
+            lines=self.lines,
+            clock=Clock(),
+            gateways=self.gateways,
+            narration=Narration(),
+        )
+
+    def now(self, *known: str) -> None:
+        self.gateways.known = known
+        self.pump.turn()
+
+    def hear(self, *events: SessionEvent) -> None:
+        self.lines.events += events
+        self.pump.turn()
+
+
+def test_gateways_that_come_are_dialled_once_each() -> None:
+    worker = Dialling("a")
+    worker.now("a", "b")
+    worker.now("a", "b", "c")
+    assert worker.lines.dialled == ["a", "b", "c"]
+    assert worker.lines.hung_up == []
+
+
+def test_a_gateway_that_never_answered_is_given_up_when_it_is_not_named_any_more() -> None:
+    worker = Dialling("a", "b")
+    worker.now("b")
+    assert worker.lines.hung_up == [7]
+    worker.now("a", "b")
+    assert worker.lines.dialled == ["a", "b", "a"]
+
+
+def test_a_gateway_that_answers_stays_until_it_is_lost() -> None:
+    """It may drain after its name has gone."""
+    worker = Dialling("a")
+    worker.hear(session.PeerUp(GATEWAY, Link(7)))
+    worker.now("b")
+    assert worker.lines.hung_up == []
+    assert worker.pump.why_not_ready is None
+    worker.hear(session.PeerLost(GATEWAY, "it ended"))
+    assert worker.lines.hung_up == [7]
+    assert worker.pump.why_not_ready == "no gateway has answered at b"
+
+
+def test_a_gateway_at_another_address_is_another_link() -> None:
+    worker = Dialling("a")
+    worker.hear(session.PeerUp(GATEWAY, Link(7)))
+    worker.now("b")
+    worker.hear(session.PeerUp(OURS, Link(8)))
+    worker.hear(session.PeerLost(GATEWAY, "it ended"))
+    assert (worker.lines.hung_up, worker.pump.why_not_ready) == ([7], None)
+
+
+def test_none_is_dialled_before_all_ranks_are_here() -> None:
+    worker = Dialling("a", absent=(PREFILL,))
+    worker.now("a", "b")
+    assert worker.lines.dialled == []
+    worker.hear(session.PeerUp(PREFILL, Link(9)))
+    assert worker.lines.dialled == ["a", "b"]
+
+
+def test_an_address_that_must_not_be_dialled_ends_a_worker_only_if_it_has_no_other() -> None:
+    worker = Dialling("a")
+    worker.lines.dial = Lines().dial  # type: ignore[assignment]
+    worker.now("a", "b")
+    assert worker.lines.hung_up == []
+    alone = Dialling()
+    alone.lines.dial = Lines().dial  # type: ignore[assignment]
+    with pytest.raises(ConfigError):
+        alone.now("b")

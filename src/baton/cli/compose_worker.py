@@ -6,7 +6,6 @@ rank r   Station ── RankResources ── RankPump               ends with ra
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -15,12 +14,14 @@ import msgspec
 import psutil
 import structlog
 
+from baton.adapters.directory import GatewayDirectory
 from baton.cli import rendezvous
+from baton.cli.asked_to_end import AskedToEnd
 from baton.cli.compose_rank import PRODUCTION, Ports, RankResources, Station
 from baton.cli.health import Health, serve_health
 from baton.cli.processes import rank_cores
 from baton.cli.ranks import Crew
-from baton.core.effects import Effect
+from baton.core.effects import Effect, Leave
 from baton.core.errors import GivenUp, PeerError
 from baton.core.events import Core, LeaderEvent
 from baton.core.frames import Join
@@ -56,15 +57,36 @@ class Member:
         """Wake the pump, so that it checks at once whether to stop."""
         self._station.wake()
 
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Run the pump until told to stop.
+    def run(self, asked: AskedToEnd, turned: Callable[[], None]) -> Leave | None:
+        """Run the pump until told to stop, or until the worker has drained.
+
+        Args:
+            turned: called after each turn
+
+        Returns:
+            what the leader has said last, if the worker has drained
 
         Raises:
             PeerError, ConfigError: another rank has ended
         """
-        while not stopped():
-            self._station.sleep(self._pump.turn(), *self._crew.filenos())
+        while not asked.to_end:
+            if asked.to_drain:
+                self.drain()
+            self._station.sleep(asked.sooner(self._pump.turn()), *self._crew.filenos())
+            turned()
             self._crew.look()
+            if self.left is not None:
+                return self.left
+        return None
+
+    @property
+    def left(self) -> Leave | None:
+        """What the leader has said last, if the worker has drained. None on other ranks, which end
+        with it."""
+        return None
+
+    def drain(self) -> None:
+        """Take no more requests. A rank that does not lead leaves that to its leader."""
 
     @property
     def wedged(self) -> bool:
@@ -95,6 +117,8 @@ class Member:
 class WorkerProcess(Member):
     """Rank 0, the leader, in the process that starts the other ranks of its machine."""
 
+    _pump: WorkerPump
+
     def __init__(self, settings: WorkerSettings, ports: Ports) -> None:
         self.settings = settings
         several = settings.tp * settings.pp > 1
@@ -119,6 +143,7 @@ class WorkerProcess(Member):
             patience=MUSTER,
             look=self._crew.look,
         )
+        self._directory = GatewayDirectory(settings.gateways, self._station.wake)
         self._pump = WorkerPump(
             leader=self._leader((os.getpid(), *pids), min((self._body.host_bytes, *host_bytes))),
             rank=self._body.host,
@@ -126,9 +151,20 @@ class WorkerProcess(Member):
             absent=(),
             lines=self._station.lines,
             clock=self._station.clock,
-            gateways=settings.gateways,
+            gateways=self._directory,
             narration=self._station.narration,
         )
+
+    @property
+    def left(self) -> Leave | None:
+        return self._pump.left
+
+    def drain(self) -> None:
+        self._pump.drain()
+
+    def close(self) -> None:
+        self._directory.close()
+        super().close()
 
     def _leader(self, pids: tuple[int, ...], host_bytes: int) -> Core[LeaderEvent, Effect]:
         s, body = self.settings, self._body
@@ -213,40 +249,47 @@ def _record_of(record: str | None, rank: int) -> str | None:
 
 
 def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
-    """Run one rank, and the ranks that it starts, until SIGTERM or SIGINT.
+    """Run one rank, and the ranks that it starts, until a signal or an operator ends it. A worker
+    that is to take another role begins again in this process.
 
     Raises:
         ConfigError: the settings cannot work
     """
-    stop = False
-
-    def on_signal(_number: int, _frame: object) -> None:
-        nonlocal stop
-        stop = True
-        worker.wake()
-
-    def stopped() -> bool:
-        health.turned()
-        return stop
-
     health = Health()
     if settings.health_port is not None and settings.rank is None:
         serve_health(health, settings.health_host, settings.health_port)
+    role: Role | None = settings.role
+    while role is not None:
+        role = _run_as(msgspec.structs.replace(settings, role=role), ports, health)
+        gc.unfreeze()
+        gc.collect()
+
+
+def _run_as(settings: WorkerSettings, ports: Ports, health: Health) -> Role | None:
+    """Run one rank in one role; returns the role to begin again in, None = end."""
     worker = WorkerProcess(settings, ports) if settings.own_rank == 0 else Follower(settings, ports)
     health.loaded(worker)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    asked = AskedToEnd(settings.drain_timeout_s, worker.wake)
     at, rss = settings.fabric_settings.host, psutil.Process().memory_info().rss >> 20
     log.info("worker_ready", pid=os.getpid(), reached_at=at, rss_mib=rss)
     try:
-        worker.run(stopped)
+        left = worker.run(asked, health.turned)
     except GivenUp as error:
         worker.end_hard(str(error))
     except PeerError as error:
         if worker.wedged:
             worker.end_hard(str(error))
-        if not stop:  # ranks that stop together may see each other end
-            raise
+        if asked.to_drain:  # ranks that stop together may see each other end
+            return None
+        raise
     finally:
         health.ending()
         worker.close()
+    if left is None or left.role is None:
+        return None
+    if settings.nnodes > 1:
+        log.warning(
+            "role_kept", why="its ranks on other machines have the role that they were given"
+        )
+        return None
+    return Role(left.role)

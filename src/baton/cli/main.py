@@ -5,24 +5,28 @@ the help, is wanted.
 """
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from baton import __version__
-from baton.cli import chat, models, plan_memory, processes, secret, serve
+from baton.cli import chat, models, operate, plan_memory, processes, secret, serve
 from baton.cli.deploy import command as deploy
 from baton.cli.doctor import command as doctor
 from baton.cli.elsewhere import instead_of
 from baton.cli.ending import exit_code, prepare
 from baton.core.errors import ConfigError
 
-SERVING = {
+SERVING: Mapping[str, Callable[..., None]] = {
     "serve": serve.serve,
     "worker": processes.worker,
     "gateway": processes.gateway,
     "chat": chat.chat,
+    "status": operate.status,
+    "drain": operate.drain,
+    "role": operate.role,
     "doctor": doctor.doctor,
     "plan-memory": plan_memory.plan_memory,
 }
@@ -61,7 +65,7 @@ def commands(wanted: str) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common)
-    for name, command in (SERVING | {"version": version}).items():
+    for name, command in {**SERVING, "version": version}.items():
         app.command(name)(command)
     for name, group in GROUPS.items():
         app.add_typer(group, name=name)

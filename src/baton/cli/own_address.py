@@ -4,6 +4,7 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from baton.adapters.directory import is_named
 from baton.adapters.zmq_control import is_loopback
 from baton.core.errors import ConfigError
 
@@ -31,7 +32,7 @@ def own_address(gateways: Sequence[str]) -> str:
         ConfigError: a gateway's address does not parse, or there is no route to it
     """
     for gateway in gateways:
-        if is_loopback(gateway):
+        if not is_named(gateway) and is_loopback(gateway):
             continue
         host = urlsplit(gateway).hostname
         assert host is not None

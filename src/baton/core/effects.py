@@ -43,6 +43,16 @@ class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
     why: str
 
 
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """End this worker and all its ranks, which hold nothing for anybody any more. This is a
+    leader's last effect.
+
+    role: begin again in this role; None = end
+    """
+
+    role: str | None
+
+
 class Notice(StrEnum):
     """What the engine that a worker is a guest of is told about a request."""
 
@@ -67,4 +77,4 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
 
 
 GuestNews = TellEngine | Evict
-Effect = Send | Issue | Dial | HangUp | GiveUp | TellEngine | Evict
+Effect = Send | Issue | Dial | HangUp | GiveUp | Leave | TellEngine | Evict

@@ -14,7 +14,7 @@ from baton.core.agreement import Report, StepPlan, Wedged
 from baton.core.door import Cancel, Submit
 from baton.core.frames import Said
 from baton.core.ids import Boot, GroupName, Key, Micros, Page, Room
-from baton.core.messages import AskLedger, Clear, Drawn, ResetCache
+from baton.core.messages import AskLedger, Clear, Drain, Drawn, ResetCache
 from baton.core.work import (
     BatchDone,
     Connected,
@@ -61,6 +61,10 @@ class RankReported(msgspec.Struct, frozen=True, tag="rank_reported"):
 
 class TimerDue(msgspec.Struct, frozen=True, tag="timer_due"):
     """The time that `next_wake` named has come."""
+
+
+class DrainAsked(msgspec.Struct, frozen=True, tag="drain_asked"):
+    """Whoever runs this process wants the worker to end when its requests have ended."""
 
 
 class GuestAllocated(msgspec.Struct, frozen=True, tag="guest_allocated"):
@@ -114,7 +118,7 @@ class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
 class AskWorkers(msgspec.Struct, frozen=True, tag="ask_workers"):
     """Somebody asks all workers, or those with this name. The number of the question is new."""
 
-    message: AskLedger | Clear | ResetCache
+    message: AskLedger | Clear | ResetCache | Drain
     worker: str | None = None
 
 
@@ -143,6 +147,7 @@ LeaderEvent = (
     | MessageReceived
     | RankReported
     | TimerDue
+    | DrainAsked
     | GuestAllocated
     | GuestScheduled
     | GuestComputes

@@ -34,6 +34,7 @@ class Mark(Enum):
     GRAMMAR_AWAITED = "a token could be drawn, but its grammar is not built yet"
     ALONE = "a request that may have ended a worker has a step for itself"
     GIVEN_UP = "a worker ends because something of it does not"
+    LEFT = "a worker has drained, and leaves"
     # prefill
     WITHDRAWN = "an unadmitted room gives way to an older one"
     TOO_FAR_AHEAD = "a prompt waits because decode has not admitted those before it"

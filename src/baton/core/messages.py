@@ -258,6 +258,7 @@ class Credits(Message, frozen=True, tag="credits"):
     tickets: int = 0
     # prefill: pages that rooms for one decode worker may hold before it admits them
     ahead_pages: dict[GroupName, int] = {}
+    draining: bool = False  # it is to get no more tickets, and leaves when its rooms have ended
     stamp: Seen = Stamp(0)  # the highest stamp of all tickets that it has seen, of any gateway
 
 
@@ -491,6 +492,17 @@ class ResetCache(Message, frozen=True, tag="reset_cache"):
     question: int
 
 
+class Drain(Message, frozen=True, tag="drain"):
+    """Gateway -> leader: an operator wants your worker to take no more requests, and to leave when
+    those that it has have ended; send me your ledger.
+
+    role: "prefill", "decode" or "unified": begin again in this role afterwards; None = end
+    """
+
+    question: int
+    role: str | None = None
+
+
 class RoomView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One room as a leader sees it."""
 
@@ -562,5 +574,6 @@ AnyMessage = (
     | AskLedger
     | Clear
     | ResetCache
+    | Drain
     | LedgerView
 )

@@ -2,7 +2,7 @@
 
 /health, /ready, /metrics, /version, /openapi.json   everybody, as in vLLM
 /v1/..., /tokenize, /detokenize                       holders of a key, if keys are set
-/sleep, /wake_up, /reset_prefix_cache                 holders of a key; without keys, local clients
+/sleep, /wake_up, /reset_prefix_cache, /drain         holders of a key; without keys, local clients
 /debug/ledger                                         local clients
 """
 
@@ -18,7 +18,10 @@ from baton.gateway.answer import fault_response
 from baton.gateway.faults import Fault, HttpFault, refuse
 from baton.gateway.root_path import paths_of
 
-GUARDED = ("/v1", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/reset_prefix_cache")
+GUARDED = (
+    *("/v1", "/tokenize", "/detokenize"),
+    *("/sleep", "/wake_up", "/reset_prefix_cache", "/drain"),
+)
 
 
 class KeyCheck:

@@ -50,7 +50,11 @@ class WorkerBooks(msgspec.Struct, frozen=True):
 
 
 class CreditBooks(msgspec.Struct, frozen=True):
-    """A worker's last statement of its capacity. Pages by group; everything else counts rooms."""
+    """A worker's last statement of its capacity. Pages by group; everything else counts rooms.
+
+    Attributes:
+        draining: the worker gets no more requests, and ends when those that it has have ended
+    """
 
     free_pages: dict[str, int]
     total_pages: dict[str, int]
@@ -58,6 +62,7 @@ class CreditBooks(msgspec.Struct, frozen=True):
     waiting: int
     running: int
     free_rooms: int
+    draining: bool
 
 
 class QueueBooks(msgspec.Struct, frozen=True):
@@ -105,6 +110,7 @@ def _credits(said: Credits) -> CreditBooks:
         waiting=said.waiting,
         running=said.running,
         free_rooms=said.free_rooms,
+        draining=said.draining,
     )
 
 

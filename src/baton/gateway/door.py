@@ -106,6 +106,12 @@ class Door(Protocol):
         """
         ...
 
+    async def drain(self, worker: str, role: str | None) -> LedgerReport:
+        """Ask the workers with this name to take no more requests, and to end when theirs have;
+        with `role`, to begin again in that role. Returns within a bounded time, as `reset_cache`.
+        """
+        ...
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """Ask every worker for its ledger; returns within a bounded time.
 

@@ -28,7 +28,7 @@ from baton.core.gateway.request import Say
 from baton.core.ids import Boot, Key, Room
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Full
-from baton.core.messages import AskLedger, Clear, Register, ResetCache
+from baton.core.messages import AskLedger, Clear, Drain, Register, ResetCache
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.warm_up import WarmUp
@@ -150,8 +150,11 @@ class FrontDoor:
     async def reset_cache(self, worker: str | None) -> LedgerReport:
         return await self._answers(ResetCache(next(self._questions)), worker)
 
+    async def drain(self, worker: str, role: str | None) -> LedgerReport:
+        return await self._answers(Drain(next(self._questions), role), worker)
+
     async def _answers(
-        self, message: AskLedger | Clear | ResetCache, worker: str | None = None
+        self, message: AskLedger | Clear | ResetCache | Drain, worker: str | None = None
     ) -> LedgerReport:
         self._pump.step(AskWorkers(message, worker))
         self._turn_soon()

@@ -34,11 +34,12 @@ MESSAGES_FAULTS = tuple(s for s in FAULTS if s not in (403, 409, 429))
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query parameter that may be left out."""
+    """A query parameter."""
 
     name: str
     schema: Mapping[str, Any]
     about: str
+    required: bool = False
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +121,7 @@ def _operation(op: Operation) -> dict[str, Any]:
         {
             "name": q.name,
             "in": "query",
-            "required": False,
+            "required": q.required,
             "description": q.about,
             "schema": dict(q.schema),
         }

@@ -13,7 +13,7 @@ from baton.gateway.messages_schema import CountTokensBody, MessagesBody
 from baton.gateway.openapi import GENERATION_FAULTS, MESSAGES_FAULTS, Operation, Query
 from baton.gateway.responses_answer import ResponsesAnswer
 from baton.gateway.responses_schema import ResponsesBody
-from baton.gateway.routes import Alive, CacheReset, ModelCard, ModelList, Version
+from baton.gateway.routes import ROLES, Alive, CacheReset, DrainBegun, ModelCard, ModelList, Version
 from baton.gateway.schema import (
     ChatBody,
     CompletionBody,
@@ -117,6 +117,15 @@ RESET_QUERIES = (
     ),
 )
 
+DRAIN_QUERIES = (
+    Query("worker", {"type": "string"}, "the name of the worker", required=True),
+    Query(
+        "role",
+        {"type": "string", "enum": [*ROLES]},
+        "the role in which it begins again; it ends, if left out",
+    ),
+)
+
 OPERATIONS = (
     _generation("/v1/chat/completions", "chat", "Continue a conversation.", ChatBody, ChatAnswer),
     _generation(
@@ -177,6 +186,14 @@ OPERATIONS = (
         "Give up cached prefixes.",
         CacheReset,
         queries=RESET_QUERIES,
+        more_faults=(400, 503),
+    ),
+    _order(
+        "/drain",
+        "Give a worker no more requests; it ends, or takes another role, when its requests have "
+        "ended.",
+        DrainBegun,
+        queries=DRAIN_QUERIES,
         more_faults=(400, 503),
     ),
     _read("/metrics", "metrics", "Counters in Prometheus' format.", None),

@@ -68,6 +68,7 @@ from baton.grammar.vocabulary import Vocabulary
 
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
+ROLES = ("prefill", "decode", "unified")
 COMPLETION = "cmpl-"  # begins the ids of completions
 ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
 MakeForm = Callable[[Heading, Speller], Form]
@@ -95,6 +96,14 @@ class CacheReset(msgspec.Struct, frozen=True):
 
     workers: tuple[str, ...]
     success: bool = True
+
+
+class DrainBegun(msgspec.Struct, frozen=True):
+    """POST /drain: these workers get no more requests. With a role they begin again in it when
+    their requests have ended; else they end."""
+
+    workers: tuple[str, ...]
+    role: str | None
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -306,6 +315,22 @@ class Routes:
             )
             raise unavailable(why, code="not_reset", retry_after_s=self._settings.retry_after_s)
         return json_response(CacheReset(tuple(view.name for view in report.workers)))
+
+    async def drain(self, request: Request) -> Response:
+        """POST /drain."""
+        self._require_operator(request)
+        worker, role = (request.query_params.get(name) for name in ("worker", "role"))
+        if worker is None:
+            raise refuse("name the worker to drain: /drain?worker=NAME", param="worker")
+        if role is not None and role not in ROLES:
+            raise refuse(f"role is {role[:40]!r}; there is {', '.join(ROLES)}", param="role")
+        report = await self._door.drain(worker, role)
+        if not (report.workers or report.missing):
+            raise refuse(f"no worker is called {worker[:40]!r}", param="worker")
+        if report.missing:
+            why = f"{worker[:40]} has not answered, and may drain or not"
+            raise unavailable(why, code="not_drained", retry_after_s=self._settings.retry_after_s)
+        return json_response(DrainBegun(tuple(view.name for view in report.workers), role))
 
     def _require_operator(self, request: Request) -> None:
         """Raise HttpFault 403 if there are no keys and the client is not local.

@@ -186,5 +186,8 @@ class TallyingDoor:
     async def reset_cache(self, worker: str | None) -> LedgerReport:
         return await self._door.reset_cache(worker)
 
+    async def drain(self, worker: str, role: str | None) -> LedgerReport:
+        return await self._door.drain(worker, role)
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         return await self._door.ledger(audit=audit)

@@ -131,7 +131,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     gateways: Annotated[
         tuple[str, ...],
         Flag(
-            "Control address of a gateway; may be repeated.",
+            "Control address of a gateway; may be repeated. dns://NAME:PORT: a gateway at each "
+            "address of the name, which is looked up again every 2 s.",
             PROCESSES,
             ("--gateway",),
             repeated=True,
@@ -349,6 +350,15 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             MEMORY,
         ),
     ] = FetchBack.AUTO
+    drain_timeout_s: Annotated[
+        float,
+        Flag(
+            "Seconds that open requests may go on after SIGTERM, while the worker takes no others; "
+            "a second SIGTERM, or Ctrl-C, ends it at once.",
+            PROCESSES,
+            limits=NumberLimits(0, DAY_S, "seconds"),
+        ),
+    ] = 60.0
     handoff_timeout_s: Annotated[
         float,
         Flag(

@@ -9,15 +9,26 @@ Control ──▶ Lines ──▶ Leader ──Issue──▶ RankHost (rank 0) 
 The worker dials no gateway before all its ranks have joined, and ends when one of them is lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from baton.core.agreement import Report
-from baton.core.effects import Dial, Effect, Evict, GiveUp, HangUp, Issue, Send, TellEngine
+from baton.core.effects import (
+    Dial,
+    Effect,
+    Evict,
+    GiveUp,
+    HangUp,
+    Issue,
+    Leave,
+    Send,
+    TellEngine,
+)
 from baton.core.errors import Bug, ConfigError, GivenUp, PeerError
 from baton.core.events import (
     Core,
+    DrainAsked,
     GatewayConnected,
     LeaderEvent,
     PeerConnected,
@@ -42,6 +53,7 @@ from baton.core.messages import (
 from baton.core.session import session
 from baton.core.session.session import SessionEvent
 from baton.ports.clock import Clock
+from baton.ports.directory import Directory
 from baton.ports.guest import GuestLink
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
@@ -67,7 +79,7 @@ class WorkerPump:
         absent: Sequence[Boot],
         lines: Lines,
         clock: Clock,
-        gateways: Sequence[str],
+        gateways: Directory,
         narration: Narration,
         guest: GuestLink | None = None,
     ) -> None:
@@ -81,20 +93,38 @@ class WorkerPump:
             narration,
         )
         self._others, self._absent = frozenset(others), set(absent)
-        self._gateways = tuple(gateways)
-        self._gateway_links: set[Link] = set()
-        self._gateways_up: frozenset[Boot] = frozenset()  # replaced, as other threads read it
+        self._gateways = gateways
+        self._gateway_links: dict[str, Link] = {}  # by address
+        # links on which a gateway has answered; replaced, as other threads read it
+        self._gateways_up: Mapping[Boot, Link] = {}
         self._peer_links: dict[Boot, Link] = {}
         self._effects: list[Effect] = []  # not performed yet
         self._wake: Micros | None = None  # the leader's next wake at the end of the last turn
-        self._begin_when_whole()
+        self._dialled: tuple[str, ...] = ()
+        self._left: Leave | None = None
+        self._draining = False  # read by other threads
+        self._dial_gateways()
+
+    @property
+    def left(self) -> Leave | None:
+        """What the leader has said last, if the worker has drained: it is to end."""
+        return self._left
+
+    def drain(self) -> None:
+        """Take no more requests, and leave when those that are here have ended."""
+        if not self._draining:
+            self._draining = True
+            self._step(DrainAsked())
 
     @property
     def why_not_ready(self) -> str | None:
         """What keeps gateways from sending requests here; None = nothing. For any thread."""
+        if self._draining:
+            return "the worker drains"
         if self._gateways_up:
             return None
-        return f"no gateway has answered at {', '.join(self._gateways)}"
+        known = ", ".join(self._gateways.addresses())
+        return f"no gateway has answered at {known}" if known else "no gateway is known"
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken).
@@ -104,6 +134,7 @@ class WorkerPump:
             GivenUp: the leader gave the worker up, because some of its work never ends
             Bug: a rank has diverged, or an invariant does not hold
         """
+        self._dial_gateways()
         for event in self._lines.receive():
             self._heard(event)
         if self._wake is not None and self._clock.now() >= self._wake:
@@ -129,9 +160,32 @@ class WorkerPump:
         self._narration.tell()
         return self._next()
 
-    def _begin_when_whole(self) -> None:
-        if not self._absent and not self._gateway_links:
-            self._gateway_links = {self._lines.dial(address, None) for address in self._gateways}
+    def _dial_gateways(self) -> None:
+        """Dial the gateways that are new, once all ranks are here. A link to one that is not named
+        any more is given up when its gateway is lost, or at once if none has answered."""
+        known = self._gateways.addresses()
+        if self._absent or known == self._dialled:
+            return
+        self._dialled = known
+        for address in known:
+            if address not in self._gateway_links:
+                self._dial_gateway(address)
+        self._hang_up_gateways()
+
+    def _dial_gateway(self, address: str) -> None:
+        try:
+            self._gateway_links[address] = self._lines.dial(address, None)
+        except ConfigError as error:
+            if not self._gateway_links:
+                raise  # whoever starts the worker is to know
+            log.warning("dial_refused", address=address, why=str(error))
+
+    def _hang_up_gateways(self) -> None:
+        up = set(self._gateways_up.values())
+        for address, link in [*self._gateway_links.items()]:
+            if address not in self._dialled and link not in up:
+                del self._gateway_links[address]
+                self._lines.hang_up(link)
 
     def _next(self) -> Micros | None:
         self._wake, due = self._leader.next_wake(), self._lines.timer()
@@ -163,8 +217,9 @@ class WorkerPump:
                         f"rank {event.boot:x} of this worker was lost "
                         f"({event.why}); a worker ends with its ranks"
                     )
-                self._gateways_up -= {event.boot}
+                self._gateways_up = {b: k for b, k in self._gateways_up.items() if b != event.boot}
                 self._step(event)
+                self._hang_up_gateways()
             case session.WrongPeer():
                 self._wrong_peer(event)
             case _:
@@ -180,9 +235,9 @@ class WorkerPump:
     def _peer_up(self, event: session.PeerUp) -> None:
         if event.boot in self._others:
             self._absent.discard(event.boot)
-            self._begin_when_whole()
-        elif event.link in self._gateway_links:
-            self._gateways_up |= {event.boot}
+            self._dial_gateways()
+        elif event.link in self._gateway_links.values():
+            self._gateways_up = {**self._gateways_up, event.boot: event.link}
             self._step(GatewayConnected(event.boot))
         else:
             self._step(PeerConnected(event.boot))
@@ -208,6 +263,9 @@ class WorkerPump:
             case GiveUp():
                 self._lines.flush()
                 raise GivenUp(effect.why)
+            case Leave():
+                log.info("worker_left", again_as=effect.role)
+                self._left = effect
 
     def _dial(self, effect: Dial) -> None:
         """Dial a worker. If its address must not be dialled from here, only this pair fails."""

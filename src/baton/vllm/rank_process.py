@@ -15,6 +15,7 @@ import structlog
 
 from baton.adapters import fabrics
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.directory import GatewayDirectory
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
@@ -144,6 +145,7 @@ class RankProcess:
         )
         self._lines = Lines(Sessions(self._boot, SessionLimits()), self._control, self._clock)
         self._settings, self._served = settings, served
+        self._directory: GatewayDirectory | None = None  # of rank 0
         self._pump: WorkerPump | RankPump | None = None
         self._failed = ""  # why the pump has ended; empty while it runs
         self._stopped = False
@@ -201,6 +203,7 @@ class RankProcess:
             look=lambda: None,
         )
         pages = min(pool.pages for r in manifest.ranks for pool in r.pools)
+        self._directory = GatewayDirectory(self._settings.gateways, self._wake)
         made = LeaderParts(
             manifest, self._leader_settings((os.getpid(), *pids)), {served.group: pages}
         )
@@ -211,7 +214,7 @@ class RankProcess:
             absent=(),
             lines=self._lines,
             clock=self._clock,
-            gateways=self._settings.gateways,
+            gateways=self._directory,
             narration=narration,
             guest=self.link,
         )
@@ -296,6 +299,8 @@ class RankProcess:
     def close(self) -> None:
         """Stop the pump, tell the peers, and free everything but vLLM's memory."""
         self._stopped = True
+        if self._directory is not None:
+            self._directory.close()
         self._wake()
         if self._thread.is_alive():
             self._thread.join()

@@ -412,3 +412,14 @@ def test_credits_say_how_many_tickets_they_know_of_and_what_may_run():
     stated = [m for s, t, m in world.log if isinstance(m, Credits) and (s, t) == (2, GATEWAY)][-1]
     assert (stated.tickets, stated.ahead_pages, stated.free_rooms) == (2, {KV: 4}, 4)
     assert (stated.waiting, stated.running) == (1, 1), "one prompt may run ahead, whatever its size"
+
+
+def test_a_worker_that_drains_gets_nothing_more_and_what_it_has_goes_on():
+    edge = Edge()
+    edge.both(free_p=16, free_d=16)
+    assert edge.ask(1) == [1]
+    assert edge.hear(D, credits(2, draining=True, tickets=1)) == []
+    assert edge.front.usable_pairs() == []
+    assert edge.ask(2) == [], "it waits for other workers"
+    assert edge.key(1).epoch == 1, "the request that it has is not moved"
+    assert edge.hear(D, credits(3, tickets=1)) == [2], "another worker, or this one as it was"

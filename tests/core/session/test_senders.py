@@ -22,6 +22,7 @@ from baton.core.messages import (
     AskLedger,
     Clear,
     Credits,
+    Drain,
     Hello,
     HelloBack,
     Introduce,
@@ -51,7 +52,7 @@ def test_of_every_message_about_a_room_it_is_written_whose_it_is() -> None:
     about_rooms = {
         kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)
     }
-    orders = {Introduce, AskLedger, Clear, ResetCache}
+    orders = {Introduce, AskLedger, Clear, ResetCache, Drain}
     assert about_rooms | orders | {Register, Hello, Credits, Progress} == RULES.keys()
 
 

@@ -109,6 +109,11 @@ class RegisteredWorker:
         )
 
     @property
+    def draining(self) -> bool:
+        """Whether the worker is to get no more requests."""
+        return self.credits is not None and self.credits.draining
+
+    @property
     def unadmitted(self) -> int:
         """How many rooms hold nothing at the worker yet."""
         return len(self._unadmitted)
@@ -227,7 +232,8 @@ class Router:
     def usable_pairs(self) -> list[Pair]:
         """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
         pair by itself."""
-        return [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
+        pairs = [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
+        return [pair for pair in pairs if not any(self._all[boot].draining for boot in pair)]
 
     def registered(self) -> list[Register]:
         """Return all workers as they have registered."""

@@ -10,6 +10,7 @@ from baton.core.messages import (
     AskLedger,
     Clear,
     Credits,
+    Drain,
     LedgerView,
     RankView,
     ResetCache,
@@ -38,6 +39,7 @@ class LeaderBooks(Stage[Any]):
             AskLedger: self._on_ask_ledger,
             Clear: self._on_clear,
             ResetCache: self._on_reset_cache,
+            Drain: self._on_drain,
         }
 
     # ---- for gateways ---------------------------------------------------------------------------
@@ -69,6 +71,7 @@ class LeaderBooks(Stage[Any]):
             free_queue=max(0, settings.max_queue - queued),
             ahead_pages={g: n for stage in self._others for g, n in stage.ahead_pages().items()},
             stamp=self.news.stamp,
+            draining=worker.draining.on,
         )
 
     # ---- for whoever asks -----------------------------------------------------------------------
@@ -105,6 +108,10 @@ class LeaderBooks(Stage[Any]):
         that open rooms share go with the last of these rooms."""
         self.worker.ledger.forget_cached()
         self.worker.send(sender, self._view(reset.question))
+
+    def _on_drain(self, sender: Boot, drain: Drain) -> None:
+        self.worker.draining.ask(drain.role)
+        self.worker.send(sender, self._view(drain.question))
 
     def _view(self, question: int) -> LedgerView:
         worker = self.worker

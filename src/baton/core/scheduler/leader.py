@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from baton.core.agreement import PlanDraft, Report
 from baton.core.effects import Effect, GiveUp, Issue
 from baton.core.events import (
+    DrainAsked,
     GatewayConnected,
     GuestAllocated,
     GuestComputes,
@@ -102,6 +103,8 @@ class Leader:
                 self._lose(event.boot, event.why)
             case GatewayConnected():
                 self._on_gateway_up(event.boot)
+            case DrainAsked():
+                self.worker.draining.ask(None)
             case GuestAllocated() | GuestScheduled() | GuestComputes() | GuestFinished():
                 for stage in self._stages:
                     stage.guest(event)
@@ -268,6 +271,7 @@ class Leader:
             worker.followers.timer(),
             worker.progress.timer(),
             worker.scrubber.timer(busy=bool(worker.rooms)),
+            worker.draining.timer(),
         ]
         own += [stage.timer() for stage in self._stages]
         soonest = min((due for due in own if due is not None), default=None)
@@ -378,6 +382,15 @@ class Leader:
         self._issue()
         self._tell_progress()
         self._books.tell_capacity()
+        worker = self.worker
+        if worker.role.guest:
+            return  # the process is another engine's, which ends when its operator ends it
+        rooms, gateways = len(worker.rooms), len(worker.gateways)
+        if (
+            leave := worker.draining.leaves(worker.now, rooms=rooms, gateways=gateways)
+        ) is not None:
+            worker.marks[Mark.LEFT] += 1
+            worker.effects.append(leave)
 
     def _schedule(self) -> None:
         """Decide what can be done now."""

@@ -28,6 +28,7 @@ from baton.core.memory.span import Span
 from baton.core.messages import AnyMessage, Ended, FailCode, Failed, Ticket
 from baton.core.scheduler.batches import Batches
 from baton.core.scheduler.block_manager import BlockManager
+from baton.core.scheduler.draining import Draining
 from baton.core.scheduler.followers import Followers
 from baton.core.scheduler.inspections import Inspections
 from baton.core.scheduler.open_orders import OpenOrders
@@ -82,6 +83,7 @@ class Worker(Generic[R]):
         self.agreement = Agreement(len(manifest.ranks))
         self.orders = OpenOrders()
         self.batches: Batches[R] = Batches(ranks=len(manifest.ranks), stages=manifest.pp)
+        self.draining = Draining()
         self.draft = PlanDraft()
         self.effects: list[Effect] = []
         self.progress = ProgressTracker(manifest.boot, settings.stall_ms)

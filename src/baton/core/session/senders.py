@@ -26,6 +26,7 @@ from baton.core.messages import (
     Close,
     Credits,
     Doubt,
+    Drain,
     Ended,
     Failed,
     FirstToken,
@@ -117,7 +118,7 @@ RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys((PromptLogprobs, Failed, Ended, Stale, Trial, Doubt, Verdict), _from_either),
     **dict.fromkeys((Register, Hello), _of_itself),
     **dict.fromkeys((Credits, Progress), _of_its_own),
-    **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache), _from_a_gateway),
+    **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache, Drain), _from_a_gateway),
 }
 
 

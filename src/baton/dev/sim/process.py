@@ -52,10 +52,12 @@ class Process:
         self.paused_until = 0
         self.slow_until = 0  # until then its host computes at a fraction of its pace
         self.calls_left: int | None = None  # port calls until a crash
+        self.left = False  # whether it ended because its worker has drained
         self.gave_up = False  # whether it ended because work of its worker did not
         self.hangs: set[str] = set()  # kinds of work whose next piece will never end
         self.hung: set[str] = set()  # kinds of work that hang already
         self.last_ends: dict[str, int] = {}  # by kind of work: when a piece of it last ended
+        self.has_left: Callable[[], bool] = lambda: False
         self.on_hang: Callable[[Process, str], None] = lambda process, kind: None
         self.on_death: list[Callable[[str], None]] = []
         self.on_bug: Callable[[Process, Bug], None] | None = None
@@ -110,7 +112,10 @@ class Process:
         except (Crash, PeerError, GivenUp, Bug) as why:
             self._ends(why)
         else:
-            if sleep is not None:
+            if self.has_left():
+                self.left = True
+                self.die("has drained")
+            elif sleep is not None:
                 # a clock that runs slow must not be asked again in the same microsecond
                 self.wake(sleep + 1)
         return None

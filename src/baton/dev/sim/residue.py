@@ -149,6 +149,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("WorkerPump", "_gateway_links"): lambda live, owner, table: (
             len(table) == len(live.gateways)
         ),
+        ("WorkerPump", "_gateways_up"): _each("gateways"),
         ("WorkerPump", "_peer_links"): lambda live, owner, table: (
             set(table) == (live.prefills if live.role == "decode" else set())
         ),

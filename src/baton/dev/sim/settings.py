@@ -119,6 +119,7 @@ class Faults(msgspec.Struct, frozen=True):
     twice: float = 0.0  # a message is sent again by the same process
     http_late: float = 0.0  # a request to an engine arrives late, by up to some seconds
     hangs: int = 0  # work of a worker that never ends
+    drains: int = 0  # workers that drain, which excuses no failure
     poison: bool = False  # whether one of the requests kills every worker that computes it
 
 
@@ -409,4 +410,6 @@ def draw_faults(tape: Tape) -> Faults:
     )
     slow, fail = found.read_straggle + found.lag, found.read_fail / 2
     more = {"confused": some(0.2, "confused", 0.2, 0.6), "twice": some(0.2, "twice", 0.05, 0.2)}
-    return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, **more)
+    # where hosts are slow, a worker that drains has requests that take their time
+    drains = 1 + tape.below(3, "drains") if found.slow_hosts else 0
+    return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, drains=drains, **more)

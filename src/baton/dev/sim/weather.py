@@ -30,6 +30,7 @@ class Weather:
             (faults.source_damage, self._damage),
             (faults.slow_hosts, self._slow),
             (faults.hangs, self._world.gray.hang),
+            (faults.drains, self._drain),
         )
         for times, what in happenings:
             for _ in range(times):
@@ -72,6 +73,21 @@ class Weather:
             self._world.tell(
                 f"{process.name}: computes slowly until {process.slow_until / 1000:.0f} ms"
             )
+
+    def _drain(self) -> None:
+        """Have a worker drain. It gets SIGTERM, or an operator asks a gateway."""
+        alive = [w for w in self._world.workers.values() if w.alive]
+        if not self._world.hostile or not alive:
+            return
+        worker = alive[self._tape.below(len(alive), "who drains")]
+        if worker.manifest.guest:
+            return
+        self._world.tell(f"{worker.draw.name}: is to drain")
+        if self._tape.below(2, "by a gateway"):
+            self._world.ask_to_drain(worker.draw.name)
+        else:
+            worker.pump.drain()
+            worker.processes[0].wake()
 
     def _partition(self) -> None:
         alive = self._world.processes()

@@ -65,6 +65,19 @@ class Silent(Narration):
         """Do nothing."""
 
 
+class Known:
+    """Implements ports.directory.Directory with addresses that do not change."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self._addresses = addresses
+
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class WorkerRun:
     """The processes of one worker, from its start to its end."""
 
@@ -360,17 +373,19 @@ class WorkerRun:
                 narration=Silent(),
             )
         watched = Watched(self.leader, self._before, self._after)
-        return WorkerPump(
+        self.pump = WorkerPump(
             leader=Checked(CoreKind.LEADER, watched, checks, self.world.violate),
             rank=host,
             others=self.boots[1:],
             absent=self.boots[1:],
             lines=lines,
             clock=process.clock,
-            gateways=self.world.gateway_addresses,
+            gateways=Known(self.world.gateway_addresses),
             narration=Silent(),
             guest=self._guest(process),
         )
+        process.has_left = lambda: self.pump.left is not None
+        return self.pump
 
     def damaged(self) -> set[CachedPage]:
         """Return the cached pages that are not what they were when they were sealed or, on decode,
@@ -390,6 +405,15 @@ class WorkerRun:
     def beside(self, rank: int) -> Iterable[object]:
         """Return what a rank's process has, besides its pump and its core, that may keep tables."""
         return ()
+
+    def open(self) -> str:
+        """Return what the worker still does for somebody; empty if nothing."""
+        ledger, rooms = self.leader.worker.ledger, self.leader.worker.rooms
+        if rooms:
+            return (
+                f"holds rooms {[(k.room[-4:], k.epoch, r.state.value) for k, r in rooms.items()]}"
+            )
+        return "" if ledger.clean else f"holds pages or pins: {ledger.view()}"
 
     def at_rest(self) -> str:
         """Return what is still held although nothing should be; empty if nothing is."""

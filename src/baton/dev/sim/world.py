@@ -23,7 +23,7 @@ from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room
 from baton.core.marks import Marks
 from baton.core.memory.state import Placement
-from baton.core.messages import BlockRun, Clear, ResetCache, Ticket
+from baton.core.messages import BlockRun, Clear, Drain, ResetCache, Ticket
 from baton.core.session.session import SessionLimits
 from baton.dev.sim import content
 from baton.dev.sim.caches import CacheBook
@@ -342,6 +342,9 @@ class World:
             process.on_death.append(partial(self._rank_died, worker, process))
 
     def _rank_died(self, worker: WorkerRun, process: Process, why: str) -> None:
+        if worker.processes[0].left:
+            self._left(worker, process)
+            return
         kind = self.gray.kind_of_death(process)
         self.fault(kind, process.name)
         self.tell(f"{process.name}: ends: {why}")
@@ -350,6 +353,18 @@ class World:
         self.heap.after(
             self.tape.below(REAPED_TIMES, "reaped after") * REAPED_US, self._reap, worker
         )
+
+    def _left(self, worker: WorkerRun, process: Process) -> None:
+        """A worker has drained: its leader ends first, and ends the others."""
+        self.tell(f"{process.name}: ends, as its worker has drained")
+        if process is not worker.processes[0]:
+            return
+        if held := worker.open():
+            self.violate("drained", f"{worker.draw.name} has left, and {held}")
+        for other in worker.processes[1:]:
+            other.die("its worker has drained")
+        del self.workers[worker.draw.name]
+        self.heap.after(self._restarts_after(), self._restart_worker, worker.draw)
 
     def _reap(self, worker: WorkerRun) -> None:
         """The supervisor ends what is left of a worker. It starts the worker again soon, or only
@@ -493,6 +508,13 @@ class World:
             self.heap.at(start + at, self.people.ask)
         if self.hostile:
             self.weather.schedule(start, span)
+
+    def ask_to_drain(self, name: str) -> None:
+        """An operator asks a gateway to have a worker drain."""
+        gateway, question = next(iter(self.gateways.values())), next(self._questions)
+        if gateway.process.alive:
+            gateway.step(AskWorkers(Drain(question), name))
+            gateway.step(ForgetQuestion(question))
 
     def reset_prefill(self) -> None:
         """Empty the prefix caches of prefill workers, so that only decode has cached state."""

@@ -33,6 +33,7 @@ class BatonEngine:
             "--health-port": str(self.port),
             "--tp": str(group.tp),
             "--threads": str(settings.cpu // here),
+            "--drain-timeout": f"{settings.shutdown_timeout_s:g}",
             "--log-format": "json",
         }
         if group.nodes > 1:

@@ -1,5 +1,7 @@
 """The workers of a role: a Deployment, or a LeaderWorkerSet if each of them is several pods."""
 
+from math import ceil
+
 from baton.cli.deploy.kubernetes import layout
 from baton.cli.deploy.kubernetes.api import (
     AutoscalerSpec,
@@ -93,8 +95,8 @@ def _sets_of_pods(settings: DeploySettings, group: WorkerGroup) -> LeaderWorkerS
 def _template(settings: DeploySettings, group: WorkerGroup, *, leader: bool) -> PodTemplate:
     """Return a worker's pod.
 
-    Its workers go on while a gateway that ends at the same time drains, as all of them do when the
-    service is deleted. A worker would exit at SIGTERM, whatever it has under way.
+    It goes on as before while a gateway that ends at the same time drains, as all of them do when
+    the service is deleted: requests that wait there still need a worker. Then it drains itself.
     """
     engine, folders = engine_of(settings), worker_folders(settings)
     main = container(
@@ -113,7 +115,7 @@ def _template(settings: DeploySettings, group: WorkerGroup, *, leader: bool) -> 
         main,
         folders=folders,
         fetches=engine.fetches(settings.model),
-        stop_s=settings.drain_s + END_S,
+        stop_s=settings.drain_s + ceil(settings.shutdown_timeout_s) + END_S,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import Agreement, RowOrder
-from baton.core.effects import Send
+from baton.core.effects import Leave, Send
 from baton.core.events import FrontEvent, MessageReceived
 from baton.core.gateway import front as front_module
 from baton.core.gateway.delivery import Delivery
@@ -21,6 +21,7 @@ from baton.core.messages import Credits, Drawn, Ended, FailCode, Failed, FinishR
 from baton.core.scheduler import generating as generating_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.books import LeaderBooks
+from baton.core.scheduler.draining import Draining
 from baton.core.scheduler.generating import decode_row
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.leader import Leader
@@ -137,6 +138,13 @@ def _keep_rooms(self: Leader, boot: Boot, why: str) -> None:
 
 
 _peer_lost = Leader._lose
+
+
+def _leaves_at_once(self: Draining, now: Micros, *, rooms: int, gateways: int) -> Leave | None:
+    return _leaves(self, now, rooms=0, gateways=gateways)
+
+
+_leaves = Draining.leaves
 
 
 def _tells_no_stamp(self: LeaderBooks) -> Credits:
@@ -281,6 +289,13 @@ PLANTS = (
         ("no_spurious_failure",),
         None,
         lambda: Parts(replaced=(Replaced(front_module, "Epochs", BlamesWorkers),)),
+    ),
+    Plant(
+        "left_in_the_middle",
+        "a worker that drains does not wait for the requests that it has",
+        ("drained",),
+        None,
+        lambda: Parts(replaced=(Replaced(Draining, "leaves", _leaves_at_once),)),
     ),
     Plant(
         "orders_forgotten",
