@@ -28,6 +28,7 @@ from tests.e2e.landings import watched
 from tests.faults import Faults, FaultyFabric
 
 from baton.cli.compose_rank import PRODUCTION, Ports
+from baton.cli.ranks import ENDING
 from baton.core.agreement import StepPlan
 from baton.core.errors import BatonError
 from baton.core.frames import Data
@@ -99,7 +100,8 @@ class Ranks:
         """See Crew."""
         for fd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
+                for number in ENDING:
+                    signal.pidfd_send_signal(fd, number)
 
     def close(self) -> None:
         """See Crew. One that has to be killed is an error."""

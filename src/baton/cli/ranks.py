@@ -15,7 +15,9 @@ from baton.shell.child import Program, start
 from baton.shell.settings import WorkerSettings
 from baton.shell.supervisor import MISCONFIGURED
 
-PATIENCE_S = 3.0  # after SIGTERM
+PATIENCE_S = 3.0  # after they were told to end
+# the first one ends a rank that loads, and the second one that runs: it would drain at the first
+ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Crew(Protocol):
@@ -34,7 +36,7 @@ class Crew(Protocol):
         ...
 
     def tell(self) -> None:
-        """Send the ranks SIGTERM."""
+        """Have the ranks end now, whether they load or run."""
         ...
 
     def close(self) -> None:
@@ -70,7 +72,8 @@ class Processes:
     def tell(self) -> None:
         for fd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):  # it has ended, and `look` has reaped it
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
+                for number in ENDING:
+                    signal.pidfd_send_signal(fd, number)
 
     def close(self) -> None:
         until = time.monotonic() + PATIENCE_S

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from signal import SIGKILL, SIGTERM, Signals
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import ray
@@ -185,7 +185,9 @@ class RemoteRun:
                     follows[self._actors[rank].follow.remote()] = rank
                 elif first is None:
                     first, kill_at = code, time.monotonic() + PATIENCE_S
+                    # the first ends a rank that loads, the second one that would drain
                     self._send(SIGTERM)
+                    self._send(SIGINT)
             now = time.monotonic()
             if now >= kill_at:
                 kill_at = float("inf")
