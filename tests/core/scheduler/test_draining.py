@@ -69,7 +69,10 @@ def test_a_gateway_that_comes_later_is_told_as_well() -> None:
 
 
 def test_it_leaves_at_once_if_nobody_can_send_it_anything() -> None:
-    assert leaves(Draining().step(DrainAsked())) == [None]
+    alone = Draining()
+    assert leaves(alone.step(DrainAsked())) == []
+    assert alone.leader.next_wake() == alone.now
+    assert leaves(alone.step(TimerDue())) == [None]
     worker = Draining(GATEWAY)
     worker.step(DrainAsked())
     assert leaves(worker.step(PeerLost(GATEWAY, "it ended"), 10)) == []
@@ -106,3 +109,14 @@ def test_only_gateways_can_ask_for_it() -> None:
     worker = Draining(GATEWAY)
     assert worker.step(MessageReceived(Boot(99), Drain(5))) == []
     assert not worker.leader.worker.draining.on
+
+
+def test_tickets_that_have_come_are_looked_at_before_it_leaves() -> None:
+    """A process may have stood still: its timer has long been due, and more than one message waits.
+    Found by the simulator: it left at the first of them."""
+    worker = Draining(GATEWAY)
+    worker.step(DrainAsked())
+    late = worker.step(MessageReceived(GATEWAY, Drain(5)), 10 * LINGER_US)
+    assert leaves(late) == []
+    worker.step(MessageReceived(GATEWAY, ticket(1, prefill=U, decode=U)))
+    assert leaves(worker.step(TimerDue())) == []

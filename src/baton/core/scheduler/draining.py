@@ -31,8 +31,8 @@ class Draining:
         The last one asked for counts."""
         self.on, self._role = True, role
 
-    def leaves(self, now: Micros, *, rooms: int, gateways: int) -> Leave | None:
-        """Return the worker's last effect once it is due, and then never again.
+    def look(self, now: Micros, *, rooms: int, gateways: int) -> None:
+        """Note what is open at the end of a turn.
 
         Args:
             rooms: how many rooms are open
@@ -40,10 +40,13 @@ class Draining:
         """
         if not self.on or rooms or self._left:
             self._leave_at = None
-            return None
-        if self._leave_at is None:
+        elif self._leave_at is None:
             self._leave_at = Micros(now + (LINGER_US if gateways else 0))
-        if now < self._leave_at:
+
+    def leaves(self, now: Micros) -> Leave | None:
+        """Return the worker's last effect once it is due, and then never again. To be asked when a
+        timer is due: all messages that had come before are handled then, tickets among them."""
+        if self._leave_at is None or now < self._leave_at:
             return None
         self._left, self._leave_at = True, None
         return Leave(self._role)

@@ -109,6 +109,9 @@ class Leader:
                 for stage in self._stages:
                     stage.guest(event)
         self._turn()
+        if isinstance(event, TimerDue) and (leave := self.worker.draining.leaves(now)) is not None:
+            self.worker.marks[Mark.LEFT] += 1
+            self.worker.effects.append(leave)
         effects, self.worker.effects = self.worker.effects, []
         return effects
 
@@ -382,15 +385,10 @@ class Leader:
         self._issue()
         self._tell_progress()
         self._books.tell_capacity()
-        worker = self.worker
-        if worker.role.guest:
-            return  # the process is another engine's, which ends when its operator ends it
-        rooms, gateways = len(worker.rooms), len(worker.gateways)
-        if (
-            leave := worker.draining.leaves(worker.now, rooms=rooms, gateways=gateways)
-        ) is not None:
-            worker.marks[Mark.LEFT] += 1
-            worker.effects.append(leave)
+        if not self.worker.role.guest:  # whose process is another engine's
+            self.worker.draining.look(
+                self.worker.now, rooms=len(self.worker.rooms), gateways=len(self.worker.gateways)
+            )
 
     def _schedule(self) -> None:
         """Decide what can be done now."""

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import Agreement, RowOrder
-from baton.core.effects import Leave, Send
+from baton.core.effects import Send
 from baton.core.events import FrontEvent, MessageReceived
 from baton.core.gateway import front as front_module
 from baton.core.gateway.delivery import Delivery
@@ -140,11 +140,11 @@ def _keep_rooms(self: Leader, boot: Boot, why: str) -> None:
 _peer_lost = Leader._lose
 
 
-def _leaves_at_once(self: Draining, now: Micros, *, rooms: int, gateways: int) -> Leave | None:
-    return _leaves(self, now, rooms=0, gateways=gateways)
+def _looks_at_no_room(self: Draining, now: Micros, *, rooms: int, gateways: int) -> None:
+    _look(self, now, rooms=0, gateways=gateways)
 
 
-_leaves = Draining.leaves
+_look = Draining.look
 
 
 def _tells_no_stamp(self: LeaderBooks) -> Credits:
@@ -295,7 +295,7 @@ PLANTS = (
         "a worker that drains does not wait for the requests that it has",
         ("drained",),
         None,
-        lambda: Parts(replaced=(Replaced(Draining, "leaves", _leaves_at_once),)),
+        lambda: Parts(replaced=(Replaced(Draining, "look", _looks_at_no_room),)),
     ),
     Plant(
         "orders_forgotten",
