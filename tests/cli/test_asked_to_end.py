@@ -62,3 +62,12 @@ def test_ctrl_c_ends_at_once(before: tuple[signal.Signals, ...]) -> None:
 
 def test_without_time_to_drain_the_first_one_ends() -> None:
     assert Process(0).gets(signal.SIGTERM) == (True, True)
+
+
+def test_released_the_signals_are_no_longer_taken() -> None:
+    """A worker that begins again in another role loads first, and must end at a signal then."""
+    before = signal.getsignal(signal.SIGTERM)
+    asked = AskedToEnd(60, lambda: None)
+    assert signal.getsignal(signal.SIGTERM) != before
+    asked.release()
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -13,7 +13,7 @@ from baton.core.ids import Micros
 
 
 class AskedToEnd:
-    """Takes SIGTERM and SIGINT from now on.
+    """Takes SIGTERM and SIGINT from now on, until `release`.
 
     Args:
         drain_timeout_s: how long requests may go on after SIGTERM; 0 = not at all
@@ -23,8 +23,15 @@ class AskedToEnd:
     def __init__(self, drain_timeout_s: float, wake: Callable[[], None]) -> None:
         self._timeout_s, self._wake = drain_timeout_s, wake
         self._end_at: float | None = None  # monotonic seconds
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        self._before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+
+    def release(self) -> None:
+        """Put back what took the signals before: a worker that loads ends at the first one."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         drains = number == signal.SIGTERM and self._end_at is None

@@ -285,7 +285,8 @@ def _run_as(settings: WorkerSettings, ports: Ports, health: Health) -> Role | No
     finally:
         health.ending()
         worker.close()
-    if left is None or left.role is None:
+        asked.release()
+    if left is None or left.role is None or asked.to_drain:
         return None
     if settings.nnodes > 1:
         log.warning(

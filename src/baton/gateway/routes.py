@@ -65,10 +65,11 @@ from baton.gateway.tokenizer import Tokenizer
 from baton.gateway.tool_choice import ToolUse, listed_tools, use_of_tools
 from baton.gateway.truncation import truncate
 from baton.grammar.vocabulary import Vocabulary
+from baton.shell.settings import Role
 
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
-ROLES = ("prefill", "decode", "unified")
+ROLES = tuple(role.value for role in Role)
 COMPLETION = "cmpl-"  # begins the ids of completions
 ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
 MakeForm = Callable[[Heading, Speller], Form]
