@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -67,6 +68,10 @@ def complete(http: httpx.Client, prompt: str, **fields: object) -> httpx.Respons
     return http.post("/v1/completions", json=body)
 
 
+def ledger(http: httpx.Client) -> dict[str, Any]:
+    return dict(http.get("/debug/ledger").json())
+
+
 def leave(http: httpx.Client) -> None:
     """Ask for much and go after the first words."""
     # Greedy: a random model never ends by itself then, and is still at it when its client goes.
@@ -82,11 +87,9 @@ def test_every_journal_of_a_service_plays_again(
     for n in range(3):
         assert complete(http, f"request {n} " * (10 + 20 * n)).status_code == 200
     leave(http)
-    pid = next(
-        w["ranks"][0]["pid"]
-        for w in http.get("/debug/ledger").json()["workers"]
-        if w["name"] == "decode-0"
-    )
+    # If decode died before the gateway noticed that the client is gone, nothing would be cancelled.
+    wait_for(lambda: not ledger(http)["open_requests"], seconds=10, why="the request is cancelled")
+    pid = next(w["ranks"][0]["pid"] for w in ledger(http)["workers"] if w["name"] == "decode-0")
     os.kill(pid, signal.SIGKILL)
     wait_for(
         lambda: (logs / "decode-0.2.baton-log").exists(), seconds=30, why="decode-0 started again"
