@@ -107,7 +107,8 @@ class ScriptedLibrary:
         return self._move(address, lambda: ctypes.memmove(host, address, nbytes))
 
     def _move(self, address: int, how: Callable[[], object]) -> int:
-        if not self.contexts or self.memory[address][0] != self.contexts[-1]:
+        begin = max(start for start in self.memory if start <= address)
+        if not self.contexts or self.memory[begin][0] != self.contexts[-1]:
             return INVALID_CONTEXT
         how()
         return 0
@@ -132,6 +133,8 @@ def test_a_pool_is_zero_and_keeps_what_is_written() -> None:
     data = np.arange(8192, dtype=np.uint8)[::2]  # with gaps on the host
     pool.fill(data)
     assert np.array_equal(pool.contents(), data)
+    pool.fill(np.full(96, 7, np.uint8), at=4000)
+    assert np.array_equal(pool.contents(), np.concatenate((data[:4000], [7] * 96)))
     pool.close()
 
 

@@ -5,8 +5,6 @@ memory can be mapped by other processes (cuIpcGetMemHandle) and registered by ev
 with expandable segments maps its memory piecewise instead. NIXL registers that all the same and
 then reads it over TCP, hundreds of times slower (github.com/ai-dynamo/nixl/issues/1754); Mooncake
 cannot register it (github.com/kvcache-ai/Mooncake/issues/2511).
-
-Untested on hardware (docs/benchmarks.md).
 """
 
 from collections.abc import Mapping
@@ -65,11 +63,12 @@ class CudaPool:
         """None: there is no memory file."""
         return None
 
-    def fill(self, data: NDArray[np.uint8]) -> None:
-        """Write uint8 [nbytes], from the host; the bytes are there when this returns."""
-        assert data.nbytes == self._nbytes, f"{data.nbytes} bytes for a pool of {self._nbytes}"
+    def fill(self, data: NDArray[np.uint8], *, at: int = 0) -> None:
+        """Write uint8 [n], from the host, from an offset on; the bytes are there when this
+        returns."""
+        assert at + data.nbytes <= self._nbytes, f"{data.nbytes} bytes at {at} of {self._nbytes}"
         whole = np.ascontiguousarray(data)
-        self._open().write(self._address, int(whole.ctypes.data), self._nbytes)
+        self._open().write(self._address + at, int(whole.ctypes.data), whole.nbytes)
 
     def contents(self) -> NDArray[np.uint8]:
         """Return a copy on the host, uint8 [nbytes]."""

@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from baton.ports.fabric_settings import FabricSettings
 
 DEFAULTS = FabricSettings()
 CONNECT_S = 30.0
+ATTEND_S = 0.01  # more often than a fabric falls asleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,15 @@ def connect_and_wait(fabric: Fabric, peer: RankId, manifest: RankManifest) -> No
             return
         time.sleep(0.0002)
     raise FabricError(f"{fabric.name} has not reached {peer} for {CONNECT_S:g} s")
+
+
+def attend_until(fabric: Fabric, ready: int) -> None:
+    """Be a source that peers may read from, until a file descriptor can be read.
+
+    For callers without a pump.
+    """
+    while not select.select((ready,), (), (), ATTEND_S)[0]:
+        fabric.attend()
 
 
 def require_fabric(name: str) -> None:

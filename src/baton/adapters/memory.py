@@ -76,9 +76,9 @@ class HostPool:
             raise ValueError("the pool is closed")
         return self._array
 
-    def fill(self, data: NDArray[np.uint8]) -> None:
-        """Write uint8 [nbytes]."""
-        self.array[:] = data
+    def fill(self, data: NDArray[np.uint8], *, at: int = 0) -> None:
+        """Write uint8 [n] from an offset on."""
+        self.array[at : at + data.nbytes] = data
 
     def contents(self) -> NDArray[np.uint8]:
         """Return a copy, uint8 [nbytes]."""

@@ -20,14 +20,12 @@ import msgspec
 import numpy as np
 
 from baton.adapters.clock import MonotonicClock
-from baton.adapters.cuda_driver import load_cuda
-from baton.adapters.cuda_memory import CudaPool
-from baton.adapters.fabrics import build, connect_and_wait
-from baton.adapters.memory import HostPool
+from baton.adapters.fabrics import attend_until, build, connect_and_wait
+from baton.adapters.pools import make_pool
 from baton.core.errors import BatonError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
-from baton.core.memory.kinds import CudaMemory, HostRam, MemoryKind
+from baton.core.memory.kinds import HostRam, MemoryKind
 from baton.ports.fabric import Copies, Fabric, Handle, ReadEnded, ReadOutcome
 from baton.ports.fabric_settings import FabricSettings
 
@@ -70,29 +68,20 @@ def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return (np.arange(nbytes // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)
 
 
-def make_pool(memory: MemoryKind) -> HostPool | CudaPool:
-    """Make a pool in this memory. Raises ConfigError if there is no such memory, or too little."""
-    match memory:
-        case HostRam():
-            return HostPool(POOL_BYTES)
-        case CudaMemory(device=device):
-            return CudaPool(load_cuda(), POOL_BYTES, device=device)
-
-
 def source(kind: str, settings: FabricSettings, memory: MemoryKind) -> None:
     """Expose a filled pool until stdin ends."""
-    pool = make_pool(memory)
+    pool = make_pool(memory, POOL_BYTES)
     fabric = build(kind, SOURCE, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
     pool.fill(pattern(POOL_BYTES))
     _say(Exposed(fabric.expose({GROUP: pool}), os.getpid(), pool.address, memory))
-    sys.stdin.read()
+    attend_until(fabric, sys.stdin.fileno())
     fabric.close()
 
 
 def reader(kind: str, settings: FabricSettings, memory: MemoryKind) -> None:
     """Read the source's pool and print the result."""
     exposed = msgspec.json.decode(sys.stdin.readline(), type=Exposed)
-    pool = make_pool(memory)
+    pool = make_pool(memory, POOL_BYTES)
     fabric = build(kind, READER, 0, wake=lambda: None, clock=MonotonicClock(), settings=settings)
     fabric.expose({GROUP: pool})
     peer = RankId(SOURCE, SOURCE, Rank(0))

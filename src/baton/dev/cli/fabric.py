@@ -26,6 +26,13 @@ Name = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the report to a file as well.")
 ]
+Memory = Annotated[
+    str,
+    typer.Option(
+        metavar="host|cuda:N",
+        help="Memory of all pools; a device needs a fabric that reaches devices.",
+    ),
+]
 BAR = 40
 
 
@@ -40,23 +47,26 @@ def show() -> None:
 
 @app.command("check")
 @with_flags(FabricSettings)
-def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
+def check(name: Name = "all", memory: Memory = "host", json: Json = None, *, given: Given) -> None:
     """Hold an installed fabric to its contract, between processes of this machine, and report what
     it can do."""
     from baton.adapters.fabrics import available, build
+    from baton.adapters.pools import make_pool
     from baton.core.ids import Boot
+    from baton.core.memory.kinds import HOST, memory_named
     from baton.dev.contract.checks import run_all
     from baton.dev.contract.measure import measure
     from baton.dev.contract.peer import WallClock
 
     if not __debug__:
         raise ConfigError("the checks are assertions: run without -O")
-    settings = given.make(FabricSettings)
+    settings, where = given.make(FabricSettings), memory_named(memory)
     names = (
         [fabric for fabric, obstacle in available().items() if not obstacle]
         if name == "all"
         else [name]
     )
+    make_pool(where, 1 << 20, what=f"--memory {memory}").close()  # is there such memory?
     if json is not None and not Path(json).absolute().parent.is_dir():
         raise ConfigError(f"--json {json}: no such directory")
     reports: dict[str, object] = {}
@@ -65,17 +75,23 @@ def check(name: Name = "all", json: Json = None, *, given: Given) -> None:
         probe = build(fabric, Boot(1), 0, wake=lambda: None, clock=WallClock(), settings=settings)
         capabilities = probe.capabilities
         probe.close()
+        if where != HOST and not capabilities.device_memory:
+            if name == "all":
+                typer.echo(f"{fabric}: skipped, it only reaches host memory")
+                continue
+            raise ConfigError(f"--memory {memory}: {fabric} only reaches host memory; try nixl")
         verdicts = []
         typer.echo(f"{fabric}: the contract")
-        for verdict in run_all(fabric, settings):
+        for verdict in run_all(fabric, settings, where):
             typer.echo(_line(verdict))
             verdicts.append(verdict)
         well &= not any(verdict.broken for verdict in verdicts)
-        measured = measure(fabric, settings)
+        measured = measure(fabric, settings, where)
         _print(fabric, capabilities, measured)
         reports[fabric] = {
             "capabilities": capabilities,
             "settings": settings,
+            "memory": where,
             "checks": {verdict.check.name: verdict.broken or "kept" for verdict in verdicts},
             "measured": measured,
         }

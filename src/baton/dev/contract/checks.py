@@ -13,6 +13,7 @@ from types import ModuleType
 
 from baton.adapters.fabrics import DEFAULTS
 from baton.core.errors import BatonError
+from baton.core.memory.kinds import HOST, MemoryKind
 from baton.dev.contract import bounds, house, memories, peers, reads
 from baton.dev.contract.peer import Peer, PeerOrder
 from baton.dev.contract.rig import BOOTS, POOLS, CheckWorld
@@ -54,16 +55,18 @@ def _of(module: ModuleType) -> tuple[ContractCheck, ...]:
 CHECKS = (*_of(reads), *_of(peers), *_of(bounds), *_of(memories), *_of(house))
 
 
-def run_all(kind: str, settings: FabricSettings = DEFAULTS) -> Iterator[CheckResult]:
+def run_all(
+    kind: str, settings: FabricSettings = DEFAULTS, memory: MemoryKind = HOST
+) -> Iterator[CheckResult]:
     """Check a fabric against every sentence.
 
     Raises:
         ConfigError: the fabric does not start
     """
-    peer = Peer(PeerOrder(kind, next(BOOTS), 3, POOLS, settings))
+    peer = Peer(PeerOrder(kind, next(BOOTS), 3, POOLS, settings, memory))
     try:
         for check in CHECKS:
-            world = CheckWorld(kind, peer, settings)
+            world = CheckWorld(kind, peer)
             try:
                 check.run(world)
                 broken = ""

@@ -4,12 +4,14 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from baton.adapters.fabrics import build
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, Rank, RankId
-from baton.core.manifest import PoolView, RankManifest
+from baton.core.manifest import RankManifest
 from baton.dev.contract.peer import WallClock
-from baton.dev.contract.rig import BOOTS, FULL, POOLS, SMALL, CheckWorld, Rig, copies, refused
+from baton.dev.contract.rig import BOOTS, FULL, POOLS, SMALL, CheckWorld, copies, refused
 from baton.ports.fabric import ReadOutcome
 
 
@@ -17,19 +19,19 @@ def house_two_ranks_in_one_process_read_each_other(w: CheckWorld) -> None:
     """Two ranks in one process read each other."""
     kind = w.kind
     boot = next(BOOTS)
-    rigs = [Rig(kind, boot + (i << 40), SMALL, rank=i) for i in range(2)]
+    rigs = [w.reader(SMALL, boot=boot + (i << 40), rank=i) for i in range(2)]
     try:
         for i, rig in enumerate(rigs):
-            rig.pools[FULL].array[:4096] = i + 1
+            rig.pools[FULL].fill(np.full(4096, i + 1, np.uint8))
         for i, rig in enumerate(rigs):
             other = rigs[1 - i]
-            views = tuple(PoolView(g, 1, p.nbytes) for g, p in other.pools.items())
-            who = RankId(Boot(boot), Boot(other.boot), Rank(1 - i))
-            rig.connect(
-                who, RankManifest(Boot(other.boot), 1 - i, 0, 0, views, {kind: other.exposure})
+            who, exposures = (
+                RankId(Boot(boot), Boot(other.boot), Rank(1 - i)),
+                {kind: other.exposure},
             )
+            rig.connect(who, RankManifest(Boot(other.boot), 1 - i, 0, 0, other.views, exposures))
             assert rig.read(who, copies("full", 0, 8192, 4096)).outcome is ReadOutcome.OK
-            assert set(rig.pools[FULL].array[8192 : 8192 + 4096].tolist()) == {2 - i}
+            assert set(rig.pools[FULL].contents()[8192 : 8192 + 4096].tolist()) == {2 - i}
     finally:
         for rig in rigs:
             rig.close()
@@ -58,10 +60,10 @@ def house_close_without_expose(w: CheckWorld) -> None:
 
 def house_nothing_is_left_after_close(w: CheckWorld) -> None:
     """Nothing is left after close."""
-    kind, peer = w.kind, w.peer
+    peer = w.peer
 
     def live() -> None:
-        rig = Rig(kind, next(BOOTS), SMALL)
+        rig = w.reader(SMALL)
         rig.connect(peer.id, peer.manifest)
         assert rig.read(peer, copies("full", 0, 0, 4096)).outcome is ReadOutcome.OK
         rig.close()

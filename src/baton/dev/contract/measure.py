@@ -8,6 +8,7 @@ import numpy as np
 
 from baton.adapters.fabrics import DEFAULTS
 from baton.core.errors import FabricError
+from baton.core.memory.kinds import HOST, MemoryKind
 from baton.dev.contract.peer import Peer, PeerOrder
 from baton.dev.contract.rig import BOOTS, FULL, SECONDS, Rig, copies
 from baton.ports.fabric import Copies, ReadEnded, ReadOutcome
@@ -55,15 +56,15 @@ class Measured(msgspec.Struct, frozen=True):
     restart: str
 
 
-def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
+def measure(kind: str, settings: FabricSettings = DEFAULTS, memory: MemoryKind = HOST) -> Measured:
     """Take all figures, in about ten seconds.
 
     Raises:
         ConfigError: the fabric does not start
     """
     pools = {"full": POOL_BYTES}
-    peer = Peer(PeerOrder(kind, next(BOOTS), 0, pools, settings))
-    rig = Rig(kind, next(BOOTS), pools, settings=settings)
+    peer = Peer(PeerOrder(kind, next(BOOTS), 0, pools, settings, memory))
+    rig = Rig(kind, next(BOOTS), pools, settings=settings, memory=memory)
     try:
         began = time.perf_counter()
         rig.connect(peer.id, peer.manifest)
@@ -85,7 +86,7 @@ def measure(kind: str, settings: FabricSettings = DEFAULTS) -> Measured:
             ),
             stopped=_stopped(rig, peer),
             dead=_dead(rig, peer),
-            restart=_restart(rig, kind, settings),
+            restart=_restart(rig, peer.order),
         )
     finally:
         rig.close()
@@ -138,13 +139,13 @@ def _stopped(rig: Rig, peer: Peer) -> str:
         handle = rig.submit(peer, copies("full", 0, 0, POOL_BYTES), deadline_us=SECONDS // 5)
         end = rig.ends(handle)[handle]
         seconds = time.perf_counter() - began
-        landed = rig.pools[FULL].array
-        landed[:] = 0x5A
+        landed = rig.pools[FULL]
+        landed.fill(np.full(POOL_BYTES, 0x5A, np.uint8))
         peer.resume()
         time.sleep(0.5)
         late = (
             ""
-            if end.outcome is not ReadOutcome.FAILED or bool((landed == 0x5A).all())
+            if end.outcome is not ReadOutcome.FAILED or bool((landed.contents() == 0x5A).all())
             else "; BYTES LANDED AFTER THE END"
         )
         return f"{end.outcome.value} after {seconds:.2f} s {_why(end.detail)}{late}"
@@ -161,8 +162,8 @@ def _dead(rig: Rig, peer: Peer) -> str:
     return f"{end.outcome.value} after {time.perf_counter() - began:.2f} s {_why(end.detail)}"
 
 
-def _restart(rig: Rig, kind: str, settings: FabricSettings) -> str:
-    peer = Peer(PeerOrder(kind, next(BOOTS), 0, {"full": POOL_BYTES}, settings))
+def _restart(rig: Rig, before: PeerOrder) -> str:
+    peer = Peer(msgspec.structs.replace(before, boot=next(BOOTS)))
     try:
         began = time.perf_counter()
         rig.connect(peer.id, peer.manifest)

@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.adapters.fabrics import build
-from baton.adapters.memory import HostPool
+from baton.adapters.fabrics import attend_until, build
+from baton.adapters.pools import make_pool
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
 from baton.core.manifest import PoolView, RankManifest
+from baton.core.memory.kinds import HOST, MemoryKind
 from baton.ports.fabric_settings import FabricSettings
 
 SAYS = "peer: "
@@ -41,6 +42,7 @@ class PeerOrder(msgspec.Struct):
     rank: int
     pools: dict[str, int]
     settings: FabricSettings = FabricSettings()
+    memory: MemoryKind = HOST
 
 
 def pattern(seed: int, group: str, nbytes: int) -> NDArray[np.uint8]:
@@ -70,7 +72,9 @@ class Peer:
             [sys.executable, __file__, spec], stdin=pipe, stdout=pipe, text=True
         )
         exposure = bytes.fromhex(self._answer())
-        views = tuple(PoolView(GroupName(g), 1, n) for g, n in self.order.pools.items())
+        views = tuple(
+            PoolView(GroupName(g), 1, n, self.order.memory) for g, n in self.order.pools.items()
+        )
         self.manifest = RankManifest(
             Boot(self.order.boot), self.order.rank, 0, 0, views, {self.order.kind: exposure}
         )
@@ -132,15 +136,16 @@ def main() -> None:
         clock=WallClock(),
         settings=order.settings,
     )
-    pools = {GroupName(g): HostPool(n, what=g) for g, n in order.pools.items()}
+    pools = {GroupName(g): make_pool(order.memory, n, what=g) for g, n in order.pools.items()}
     for group, pool in pools.items():
-        pool.array[:] = pattern(order.boot, group, pool.nbytes)
+        pool.fill(pattern(order.boot, group, pool.nbytes))
     print(SAYS + fabric.expose(pools).hex(), flush=True)
-    for line in sys.stdin:
-        verb, *args = line.split()
+    while True:
+        attend_until(fabric, sys.stdin.fileno())
+        verb, *args = (sys.stdin.readline() or "exit").split()
         if verb == "fill":
             for group, pool in pools.items():
-                pool.array[:] = pattern(int(args[0]), group, pool.nbytes)
+                pool.fill(pattern(int(args[0]), group, pool.nbytes))
         elif verb == "close":
             fabric.close()
             fabric.close()

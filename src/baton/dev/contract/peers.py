@@ -5,9 +5,9 @@ import numpy as np
 
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, Rank, RankId
-from baton.core.manifest import PoolView, RankManifest
+from baton.core.manifest import RankManifest
 from baton.dev.contract.peer import pattern
-from baton.dev.contract.rig import FULL, POOLS, SLOT, CheckWorld, copies, refused
+from baton.dev.contract.rig import FULL, POOLS, CheckWorld, copies, refused
 from baton.ports.fabric import Connected, ReadOutcome
 
 
@@ -26,7 +26,7 @@ def f5_a_killed_peer_fails_its_reads_and_its_restart_is_another_peer(w: CheckWor
     for whole in (new, peer):
         assert rig.read(whole, copies("full", 0, 0, 8192)).outcome is ReadOutcome.OK
         assert np.array_equal(
-            rig.pools[FULL].array[:8192],
+            rig.pools[FULL].contents()[:8192],
             pattern(whole.order.boot, "full", whole.order.pools["full"])[:8192],
         )
 
@@ -65,7 +65,7 @@ def f5_disconnect_ends_reads_and_forgets(w: CheckWorld) -> None:
     with refused(FabricError, "not connected"):
         joined.submit(peer, copies("full", 0, 0, 1))
     joined.fabric.disconnect(peer.id)
-    joined.pools[FULL].array[:] = 0
+    joined.pools[FULL].fill(np.zeros(POOLS["full"], np.uint8))
     joined.connect(peer.id, peer.manifest)
     joined.connect(peer.id, peer.manifest)
     joined.read_ok(peer, copies("full", 0, 0, 4096))
@@ -115,8 +115,8 @@ def f8_manifests_that_cannot_be_are_refused(w: CheckWorld) -> None:
     """Manifests that cannot be are refused."""
     rig, kind, peer = w.rig, w.kind, w.peer
     good = peer.manifest
-    larger = (PoolView(FULL, 1, POOLS["full"] + 1), PoolView(SLOT, 1, POOLS["slot"]))
-    fewer = (PoolView(FULL, 1, POOLS["full"]),)
+    full, slot = good.pools
+    larger, fewer = (msgspec.structs.replace(full, nbytes=full.nbytes + 1), slot), (full,)
     stranger = RankId(Boot(1), Boot(1), Rank(3))
     cases: list[tuple[RankId, RankManifest]] = [
         (peer.id, msgspec.structs.replace(good, exposures={})),

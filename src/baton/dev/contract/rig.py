@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from baton.adapters.fabrics import DEFAULTS, build, connect_and_wait
-from baton.adapters.memory import HostPool
+from baton.adapters.pools import make_pool
 from baton.core.ids import Boot, GroupName, Micros, RankId
-from baton.core.manifest import RankManifest
-from baton.dev.contract.peer import Peer, PeerOrder, pattern
+from baton.core.manifest import PoolView, RankManifest
+from baton.core.memory.kinds import HOST, MemoryKind
+from baton.dev.contract.peer import Peer, pattern
 from baton.ports.fabric import Copies, FabricEvent, Handle, ReadEnded, ReadOutcome, Released
 from baton.ports.fabric_settings import FabricSettings
 
@@ -57,6 +59,7 @@ class Rig:
         pools: dict[str, int],
         rank: int = 0,
         settings: FabricSettings = DEFAULTS,
+        memory: MemoryKind = HOST,
     ) -> None:
         self.kind, self.boot = kind, boot
         self.clock = GateClock()
@@ -64,11 +67,16 @@ class Rig:
         self.fabric = build(
             kind, Boot(boot), rank, wake=self.woken.set, clock=self.clock, settings=settings
         )
-        self.pools = {GroupName(g): HostPool(n, what=g) for g, n in pools.items()}
+        self.pools = {GroupName(g): make_pool(memory, n, what=g) for g, n in pools.items()}
         self.exposure = self.fabric.expose(self.pools)
         self.expected = {g: np.zeros(p.nbytes, np.uint8) for g, p in self.pools.items()}
         self._handles = 0
         self._unknown: set[Handle] = set()  # ended UNKNOWN, not released yet
+
+    @property
+    def views(self) -> tuple[PoolView, ...]:
+        """Its pools, as its manifest names them."""
+        return tuple(PoolView(g, 1, p.nbytes, p.memory) for g, p in self.pools.items())
 
     def close(self) -> None:
         """Free everything."""
@@ -163,12 +171,13 @@ class Rig:
 
     def fill(self, place: slice) -> None:
         """Overwrite a part of the largest pool. From now on its content is ours."""
-        self.pools[FULL].array[place] = self.expected[FULL][place] = 0xA5
+        self.expected[FULL][place] = 0xA5
+        self.pools[FULL].fill(self.expected[FULL][place], at=place.start or 0)
 
     def check(self) -> None:
         """Compare the whole of every pool with what must be there."""
         for group, pool in self.pools.items():
-            assert np.array_equal(pool.array, self.expected[group]), (
+            assert np.array_equal(pool.contents(), self.expected[group]), (
                 f"pool {group} differs from the oracle"
             )
 
@@ -219,10 +228,15 @@ class CheckWorld:
     """What a check can use: a rig of its own, a source rank that must not be killed, and others
     that may be."""
 
-    def __init__(self, kind: str, peer: Peer, settings: FabricSettings = DEFAULTS) -> None:
-        self.kind, self.peer, self._settings = kind, peer, settings
-        self.rig = Rig(kind, next(BOOTS), POOLS, settings=settings)
+    def __init__(self, kind: str, peer: Peer) -> None:
+        self.kind, self.peer = kind, peer
+        self.rig = self.reader(POOLS)
         self._spawned: list[Peer] = []
+
+    def reader(self, pools: dict[str, int], *, boot: int | None = None, rank: int = 0) -> Rig:
+        """Return another rig, with the settings of the peer, its pools in the same memory."""
+        order, boot = self.peer.order, next(BOOTS) if boot is None else boot
+        return Rig(self.kind, boot, pools, rank, order.settings, order.memory)
 
     @property
     def joined(self) -> Rig:
@@ -232,7 +246,8 @@ class CheckWorld:
 
     def spawn(self, pools: dict[str, int] = SMALL) -> Peer:
         """Return a source rank for this check only."""
-        self._spawned.append(Peer(PeerOrder(self.kind, next(BOOTS), 0, pools, self._settings)))
+        order = msgspec.structs.replace(self.peer.order, boot=next(BOOTS), rank=0, pools=pools)
+        self._spawned.append(Peer(order))
         return self._spawned[-1]
 
     def close(self) -> None:
