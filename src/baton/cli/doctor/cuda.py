@@ -40,6 +40,6 @@ def between(source: CudaMemory, target: CudaMemory, tried: Tried) -> Finding:
         "fabrics",
         WHAT,
         f"{IPC} does not work here: {said}",
-        "without NVLink, set UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on, as UCX does not read over it "
-        "otherwise; in containers, both processes need the same devices and PID namespace",
+        "without NVLink, UCX needs CUDA_IPC_ENABLE_GET_ZCOPY=on in NIXL's engine_config, which is "
+        "Baton's default; in containers, both processes need the same devices and PID namespace",
     )
