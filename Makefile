@@ -5,7 +5,7 @@
 #   make long     the tests that take longer, and many more worlds: hours
 #   make bench    the benchmarks
 #   make bench-peers  the engine beside others on this machine, in turns (tools/peers/environments.sh installs them)
-#   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, reads by another process
+#   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, handoffs between two processes
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -65,7 +65,7 @@ bench-peers: $(STAMP)
 	@$(BIN)/python -m tools.peers --out docs/benchmarks/peers $(ARGS)
 
 gpu-check: $(STAMP)
-	@timeout 480 $(BIN)/python tools/gpu_check.py
+	@timeout 480 $(BIN)/python -m tools.gpu_check
 
 format: $(STAMP)
 	@$(BIN)/ruff format --quiet .

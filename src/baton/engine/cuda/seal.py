@@ -37,8 +37,8 @@ except ImportError as error:
 
 WORD_BYTES = 4
 ELEMENTS = MappingProxyType({4: tl.uint32, 2: tl.uint16, 1: tl.uint8})  # by their bytes
-WARPS = 4
-TILE_ELEMENTS = 4096  # of all units of a program: 32 for each thread
+WARPS = 2
+TILE_ELEMENTS = 4096  # of all units of a program: 64 for each thread
 ROW_ELEMENTS = 128  # at most so many of one row: a warp reads 512 bytes at once
 LINE_ELEMENTS = 32  # 128 bytes, which the memory delivers at once
 

@@ -1,0 +1,1 @@
+"""Checks on a machine with a GPU what machines without one cannot check: `make gpu-check`."""
