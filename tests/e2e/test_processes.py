@@ -1,6 +1,7 @@
 """Processes come and go: signals, `kill -9`, restarts; nobody is left behind and the survivors are
 clean."""
 
+import json
 import signal
 import subprocess
 import threading
@@ -45,13 +46,29 @@ def commands(tmp_path: Path, tiny: Path) -> Iterator[Service]:
 class Stream(threading.Thread):
     """A client that reads a stream to its end."""
 
-    def __init__(self, service: Service, max_tokens: int = 2000) -> None:
+    def __init__(self, service: Service, max_tokens: int = 2000, **sampling: object) -> None:
         super().__init__(daemon=True)
         self.lines: list[str] = []
         self.ended_at = 0.0
         self.error = ""
-        self._service, self._max = service, max_tokens
+        self._service, self._max, self._sampling = service, max_tokens, sampling
         self.start()
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(
+            json.loads(line.removeprefix("data: "))["choices"][0]["text"]
+            for line in self.lines
+            if line != "data: [DONE]"
+        )
+
+    def wait_done(self, seconds: float) -> str:
+        """Wait for the whole answer, and return its text."""
+        self.join(seconds)
+        assert not self.is_alive(), "the stream did not end"
+        assert self.lines[-1] == "data: [DONE]", self.lines[-1]
+        return self.text
 
     def run(self) -> None:
         body = {
@@ -61,6 +78,7 @@ class Stream(threading.Thread):
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
+            **self._sampling,
         }
         try:
             with httpx.stream(
@@ -87,22 +105,33 @@ class Stream(threading.Thread):
 
 
 @pytest.mark.parametrize("victim", ["decode", "prefill"])
-def test_a_killed_worker_ends_what_needed_it_and_its_successor_serves(
-    service: Service, victim: str
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"]
+)
+def test_an_answer_goes_on_with_the_successor_of_a_killed_worker(
+    service: Service, victim: str, sampling: dict[str, float]
 ) -> None:
-    expected = service.ids(PROMPT, max_tokens=5)
-    stream = Stream(service)
+    """No token is missing, repeated or another one; a stream past its prefill does not wait."""
+    expected = Stream(service, 400, **sampling).wait_done(60)
+    stream = Stream(service, 400, **sampling)
     stream.wait_streaming()
     service.processes[victim].kill()
-    if victim == "decode":
-        stream.wait_error("worker_lost", 5)
-    else:
-        stream.join(60)
-        assert stream.lines[-1] == "data: [DONE]", "a stream past its prefill goes on"
+    if victim == "prefill":
+        assert stream.wait_done(60) == expected
     service.start_worker(victim, *POOLS, name=victim)
+    assert stream.wait_done(60) == expected
     service.wait_ready()
-    assert service.ids(PROMPT, max_tokens=5) == expected
+    assert Stream(service, 400, **sampling).wait_done(60) == expected
     service.wait_clean()
+
+
+def test_an_answer_that_may_not_wait_ends_with_an_error(tmp_path: Path, tiny: Path) -> None:
+    flags = ("--failover", "fail")
+    with split(tmp_path, tiny, prefill=POOLS, decode=POOLS, gateway=flags) as service:
+        stream = Stream(service)
+        stream.wait_streaming()
+        service.processes["decode"].kill()
+        stream.wait_error("worker_lost", 5)
 
 
 @pytest.mark.parametrize("victim", ["decode", "prefill"])

@@ -91,7 +91,11 @@ async def _run(
     boot = Boot(entropy.bits(64))
     record = recording(settings.record, name="gateway")
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
-    bounds = FrontSettings(max_queued=settings.max_queued, queue_ms=_ms(settings.queue_timeout_s))
+    bounds = FrontSettings(
+        max_queued=settings.max_queued,
+        queue_ms=_ms(settings.queue_timeout_s),
+        failover_waits=settings.failover == "wait",
+    )
     parts = FrontParts(boot, bounds)
     front = parts.make()
     engines = EngineClient(http.model)

@@ -1,7 +1,7 @@
 """The settings of a gateway process."""
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -135,6 +135,14 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
             limits=ONE_OR_MORE,
         ),
     ] = 1024
+    failover: Annotated[
+        Literal["wait", "fail"],
+        Flag(
+            "An answer whose decode worker is lost, when there is no other: it waits for the next "
+            "one (until --request-timeout) and goes on, or ends with an error.",
+            HTTP,
+        ),
+    ] = "wait"
     shutdown_timeout_s: Annotated[
         float,
         Flag(

@@ -1,7 +1,7 @@
 """Tokens on their way to a client: the fast way and the plain one are one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.build import drawn
 from tests.core.gateway.test_front import Bench, D, P
@@ -35,6 +35,7 @@ def told(messages):
 
 
 @given(MESSAGES)
+@settings(deadline=None)
 def test_the_fast_way_of_a_token_is_the_plain_one(messages):
     fast = told(messages)
     with pytest.MonkeyPatch.context() as patch:

@@ -174,9 +174,9 @@ def test_failures_are_bounded_and_giving_way_is_not_one(bench: Bench) -> None:
     assert done == [Fail(RequestId(1), FailCode.HANDOFF_FAILED, "why", Key(key.room, Epoch(10)))]
 
 
-def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended(
-    bench: Bench,
-) -> None:
+def test_where_it_may_not_wait_a_lost_decode_ends_an_answer_at_once_and_counts_as_ended() -> None:
+    bench = Bench(failover_waits=False)
+    bench.pair()
     key = bench.start()
     bench.say(D, Tokens(key, 0, (drawn(7),), None))
     bench.front.step(PeerLost(D, "silence"), T0)
@@ -184,6 +184,37 @@ def test_a_lost_decode_ends_an_answer_that_has_begun_at_once_and_counts_as_ended
     assert [d.code for d in heard(done)] == [FailCode.WORKER_LOST]
     assert (P, Abort) in {(d[0], type(d[1])) for d in done if isinstance(d, tuple)}
     assert bench.say(P, Ended(key)) == [(P, Close(key.room))]
+
+
+def test_an_answer_that_has_begun_waits_for_a_successor_and_goes_on_behind_its_last_token() -> None:
+    bench = Bench(wait_for_workers_ms=100)
+    bench.pair()
+    key = bench.start()
+    bench.say(D, Tokens(key, 0, (drawn(7), drawn(8)), None))
+    bench.front.step(PeerLost(D, "silence"), T0)
+    bench.say(P, Ended(key))
+    late = Micros(T0 + 1_000_000)  # longer than a request waits of whose answer nothing is said
+    bench.front.step(TimerDue(), late)
+    assert heard(bench.did()) == []
+    bench.pair(P, Boot(4))
+    assert bench.front.key_of(RequestId(1)) == Key(key.room, Epoch(2))
+    again = Key(key.room, Epoch(2))
+    assert [d.code for d in heard(bench.say(Boot(4), Tokens(again, 1, (drawn(8),), None)))] == []
+    assert bench.say(Boot(4), Tokens(again, 2, (drawn(9),), None)) == [
+        Emit(RequestId(1), 2, (drawn(9),))
+    ]
+
+
+def test_an_answer_waits_for_a_successor_until_its_deadline(bench: Bench) -> None:
+    key = bench.start()
+    bench.say(D, Tokens(key, 0, (drawn(7),), None))
+    bench.front.step(PeerLost(D, "silence"), T0)
+    bench.did()
+    due = bench.front.requests.get(RequestId(1)).deadline
+    bench.front.step(TimerDue(), Micros(due - 1))
+    assert heard(bench.did()) == []
+    bench.front.step(TimerDue(), due)
+    assert [d.code for d in heard(bench.did())] == [FailCode.DEADLINE_EXCEEDED]
 
 
 @pytest.mark.parametrize("lost", [P, D])

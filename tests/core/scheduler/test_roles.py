@@ -284,17 +284,13 @@ def test_a_worker_lost_at_any_step_leaves_nothing_on_the_others(steps: int, lost
     world.lose(lost)
     world.run()
     end, said = world.end(), world.tokens()
-    assert isinstance(end, Finish) or (
-        isinstance(end, Fail) and end.code is FailCode.WORKER_LOST if said else end is None
-    )
+    assert end is None or isinstance(end, Finish)
     assert world.clean
     assert said == expected(prompt(14), 6)[: len(said)]
     world.add("prefill" if lost == P else "decode", lost + 10)
     world.submit(submit(2, prompt(9), max_tokens=4))
     world.run()
-    assert said or world.tokens() == expected(prompt(14), 6), (
-        "who had heard nothing is answered by the successor"
-    )
+    assert world.tokens() == expected(prompt(14), 6), "the successor goes on where it ended"
     assert world.tokens(2) == expected(prompt(9), 4), "a restarted worker serves the next request"
 
 

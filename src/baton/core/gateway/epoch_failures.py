@@ -84,12 +84,13 @@ class EpochFailures:
                 and request.state is RequestState.STREAMING
             ):
                 continue  # its prefill is behind it
-            # its client is told at once; whoever has heard nothing waits for a successor
-            begun = bool(request.said)
+            # an answer that has begun goes on with a successor, if that is wanted; otherwise its
+            # client is told at once
+            ends = bool(request.said) and not front.settings.failover_waits
             counts = not (tried is not None and self._acquit(request))
             detail = f"{worker.role} worker {name} was lost: {why}"
             epochs.another(
-                request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=begun
+                request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=ends
             )
 
     def _acquit(self, request: Request) -> bool:

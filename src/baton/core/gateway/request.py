@@ -20,7 +20,9 @@ class FrontSettings(msgspec.Struct, frozen=True):
     queue_ms: int = 30_000
     # attempts after failures; giving way to others (Recompute, Withdrawn) is not counted
     max_epochs: int = 3
-    wait_for_workers_ms: int = 30_000
+    wait_for_workers_ms: int = 30_000  # most that a request waits of whose answer nothing is said
+    # an answer whose workers are lost waits for others until its deadline; if not, it ends
+    failover_waits: bool = True
     grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
     introduce_again_ms: int = 1_000
 
@@ -127,6 +129,8 @@ class Request:
 
     def gives_up(self, settings: FrontSettings, pairless: Micros) -> Micros:
         """Return until when the request waits for a pair of workers."""
+        if self.said:
+            return self.deadline
         return Micros(max(pairless, self.since) + settings.wait_for_workers_ms * 1000)
 
     def waits(self, saw: RequestSaw, now: Micros) -> None:
