@@ -129,6 +129,9 @@ class LateControl:
         heard, self._heard = self._heard, []
         return heard
 
+    def broken(self) -> list[Link]:
+        return self._inner.broken()
+
     def hang_up(self, link: Link) -> None:
         self._inner.hang_up(link)
 

@@ -545,3 +545,101 @@ def test_private_keys_do_not_get_into_a_log(tmp_path: Path) -> None:
     for pair in (key.server, key.client):
         assert pair.private.decode() not in repr(key)
         assert pair.public.decode() in repr(key)
+
+
+# ---- C8 ------------------------------------------------------------------------------------------
+
+PEER = """
+import sys, time
+from baton.adapters.secret import load_secret
+from baton.adapters.zmq_control import ZmqControl
+from pathlib import Path
+how, where, *key = sys.argv[1:]
+secret = load_secret(Path(key[0])) if key else None
+bind = where if how == "listen" else None
+control = ZmqControl(bind=bind, secret=secret, max_frame_bytes=4096)
+link = None if bind else control.dial(where)
+print(control.bound_address, flush=True)
+while link is not None and not control.send(link, b"hello"):
+    control.receive()
+    time.sleep(0.001)
+while True:
+    for back, frame in control.receive():
+        control.send(back, frame)
+    control.broken()
+    time.sleep(0.001)
+"""
+AT_ONCE_S = 0.05
+
+
+@contextlib.contextmanager
+def peer(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A port in a process of its own, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PEER, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def broken_after_kill(control: ZmqControl, process: "subprocess.Popen[str]") -> list[Link]:
+    """The links that are broken when a process has been killed; waits on the descriptor alone."""
+    control.receive()
+    assert control.broken() == []
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    process.kill()
+    found, until = [], time.monotonic() + AT_ONCE_S + 1  # a busy machine wakes nobody at once
+    while not found:
+        assert time.monotonic() < until, "nobody says so"
+        poll.poll(20)
+        control.receive()
+        found = control.broken()
+    return found
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_c8_the_death_of_a_listener_breaks_its_link_alone(
+    make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool
+) -> None:
+    known = secret(tmp_path) if encrypted else None
+    key = [str(tmp_path / "secret")] if encrypted else []
+    control = make(None, known)
+    with peer("listen", LOOPBACK, *key) as (_, stays), peer("listen", LOOPBACK, *key) as (dies, at):
+        links = [control.dial(address) for address in (stays, at)]
+        for link in links:
+            until(lambda link=link: control.send(link, b"x"))
+        assert sorted(heard(control, 2)) == [(link, b"x") for link in links]
+        assert broken_after_kill(control, dies) == [links[1]]
+        assert control.broken() == [], "it is said once"
+        assert control.send(links[0], b"y")
+        assert heard(control) == [(links[0], b"y")]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_c8_the_death_of_a_dialler_breaks_its_link_alone(
+    make: Callable[..., ZmqControl], tmp_path: Path, encrypted: bool
+) -> None:
+    known = secret(tmp_path) if encrypted else None
+    key = [str(tmp_path / "secret")] if encrypted else []
+    control = make(LOOPBACK, known)
+    with peer("dial", address(control), *key) as (_, _), contextlib.ExitStack() as later:
+        [(stays, _)] = heard(control)
+        dies, _ = later.enter_context(peer("dial", address(control), *key))
+        [(gone, _)] = heard(control)
+        assert broken_after_kill(control, dies) == [gone]
+        assert control.broken() == []
+        assert not control.send(gone, b"x")
+        assert control.send(stays, b"y")
+        assert heard(control) == [(stays, b"y")], "and nobody sees what was sent to find it out"
+
+
+def test_c8_a_link_that_is_hung_up_is_not_broken(make: Callable[..., ZmqControl]) -> None:
+    dialler, link, listener, back = joined(make)
+    dialler.hang_up(link)
+    until(lambda: listener.broken() == [back])
+    assert dialler.broken() == []

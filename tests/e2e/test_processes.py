@@ -155,6 +155,19 @@ def test_a_request_given_to_a_worker_that_is_dead_already_is_answered_by_its_suc
     service.wait_clean()
 
 
+@pytest.mark.parametrize("victim", ["decode", "prefill"])
+def test_a_killed_worker_is_noticed_by_its_connections_not_by_its_silence(
+    service: Service, victim: str
+) -> None:
+    other = "prefill" if victim == "decode" else "decode"
+    assert service.ids(PROMPT, max_tokens=5)
+    service.processes[victim].kill()
+    for name in ("gateway", other):
+        wait_for(lambda n=name: "peer_lost" in service.log(n), seconds=10, why=f"{name} notices")
+        (line,) = [line for line in service.log(name).splitlines() if "peer_lost" in line]
+        assert "its connection has ended" in line
+
+
 def test_a_killed_gateway_leaves_the_workers_clean_and_they_find_its_successor(
     service: Service,
 ) -> None:

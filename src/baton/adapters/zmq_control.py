@@ -24,6 +24,9 @@ MAX_LINKS = 1024  # incoming links
 GONE_S = 3  # a connection that is silent for this long is dropped; the dialling side reconnects
 CURVE_BYTES = 33  # added to a frame by encryption before ZeroMQ checks its size (RFC 26)
 FAREWELL_MS = 100  # time for frames that are still queued at `close` or `hang_up`
+SOCKETS = 4096  # a link has one of its own, and two of its monitor
+PROBE = (b"", b"")  # not a frame, and read by nobody: it shows whether there is a connection
+MOST_PROBES = 20
 MAX_FRAMES = 1024  # most that one call of `receive` takes from one socket
 # Stricter than ZeroMQ's grammar, in which "tcp://127.0.0.1:0;10.0.0.5:5555" is not loopback.
 ADDRESS = re.compile(
@@ -72,13 +75,18 @@ class ZmqControl:
             require_secret(bind, secret)  # checked before anything has to be freed
         self._secret, self._max = secret, max_frame_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._poll = select.epoll()
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS)
+        self._poll, self._breaks = select.epoll(), select.epoll()
+        self._poll.register(self._breaks, select.EPOLLIN)
         # A send can consume the edge that announced a frame; this descriptor replaces that edge.
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._kicked = False
         self._poll.register(self._kick, select.EPOLLIN)
         self._names = count(1)
         self._dealers: dict[Link, zmq.Socket[bytes]] = {}
+        # by descriptor: what tells that a connection ended, and of which link; None = the router
+        self._monitors: dict[int, tuple[zmq.Socket[bytes], Link | None]] = {}
+        self._missed = self._probes = 0  # connections that have ended, we do not know which yet
         self._identities: OrderedDict[bytes, Link] = OrderedDict()  # least recently used first
         self._by_link: dict[Link, bytes] = {}
         self._closed = False
@@ -134,7 +142,16 @@ class ZmqControl:
                 f"cannot listen on control address {bind}: {error.strerror}; {remedy}"
             ) from error
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        self._monitor(socket, None)
         return socket
+
+    def _monitor(self, socket: "zmq.Socket[bytes]", link: Link | None) -> None:
+        """Be told when a connection of a socket ends."""
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        number = int(monitor.getsockopt(zmq.FD))
+        self._monitors[number] = monitor, link
+        self._breaks.register(number, select.EPOLLIN)
+        monitor.getsockopt(zmq.EVENTS)  # from now on its descriptor says what is new
 
     def _listen_zap(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.REP)
@@ -162,6 +179,7 @@ class ZmqControl:
         link = Link(next(self._names))
         self._dealers[link] = socket
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        self._monitor(socket, link)
         return link
 
     def send(self, link: Link, frame: bytes) -> bool:
@@ -211,6 +229,45 @@ class ZmqControl:
             frames += [(link, parts[0]) for parts in self._take(socket) if len(parts) == 1]
         return frames
 
+    def broken(self) -> list[Link]:
+        """Return what the monitors have said.
+
+        That of the router does not say whose connection has ended, and says so before the router
+        knows it. So its links are probed until one is missed.
+        """
+        found: list[Link] = []
+        for number, _ in self._breaks.poll(0) if not self._closed else ():
+            monitor, link = self._monitors[number]
+            ended = 0
+            while _next(monitor) is not None:
+                ended += 1
+            if link is None:
+                self._missed, self._probes = self._missed + ended, MOST_PROBES
+            elif ended:
+                found.append(link)
+        if self._missed and self._router is not None:
+            gone = self._unreachable(self._router)
+            self._probes -= 1
+            # a connection that has never said anything is missed by nobody
+            self._missed = max(0, self._missed - len(gone)) if self._probes else 0
+            found += gone
+        return found
+
+    def _unreachable(self, router: "zmq.Socket[bytes]") -> list[Link]:
+        """Forget all incoming links that have no connection, and return them."""
+        router.getsockopt(zmq.EVENTS)  # lets it learn of connections that have ended
+        gone = []
+        for identity, link in list(self._identities.items()):
+            try:
+                router.send_multipart((identity, *PROBE), zmq.DONTWAIT)
+            except zmq.ZMQError as error:
+                if error.errno == zmq.EHOSTUNREACH:
+                    self.hang_up(link)
+                    gone.append(link)
+        if int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._kick_receive()  # this has consumed the edge
+        return gone
+
     def _take(self, socket: "zmq.Socket[bytes]") -> Iterator[list[bytes]]:
         for _ in range(MAX_FRAMES):
             parts = _next(socket)
@@ -225,6 +282,11 @@ class ZmqControl:
         socket = self._dealers.pop(link, None)
         if socket is not None:
             self._poll.unregister(int(socket.getsockopt(zmq.FD)))
+            number = next(n for n, (_, of) in self._monitors.items() if of == link)
+            self._breaks.unregister(number)
+            monitor, _ = self._monitors.pop(number)
+            socket.disable_monitor()
+            monitor.close(0)
             socket.close()
         identity = self._by_link.pop(link, None)
         if identity is not None:
@@ -238,6 +300,7 @@ class ZmqControl:
             return
         self._closed = True
         self._poll.close()
+        self._breaks.close()
         os.close(self._kick)
         self._context.destroy(linger=FAREWELL_MS)
 

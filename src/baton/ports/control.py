@@ -7,7 +7,11 @@ this port names links, and it never uses a name twice. C4 Frames over `max_frame
 on both ends. C5 `close` frees every descriptor and ends every thread; it may be called twice. C6
 Off loopback the transport is encrypted and mutually authenticated; there is no other mode. C7 When
 frames come in while `receive` has none, the descriptor of `fileno` becomes readable, or stays
-readable until `receive` has been called and returned nothing.
+readable until `receive` has been called and returned nothing. C8 When the process at the other
+end of a link dies on a host that runs, `broken` names the link once, within 50 ms, and not before
+`receive` has returned all frames of it that had come; the descriptor becomes readable for it (C7).
+A broken connection need not mean a dead process: links that were dialled connect again by
+themselves, and frames after that may come on a new link.
 """
 
 from typing import Protocol
@@ -34,6 +38,10 @@ class Control(Protocol):
     def receive(self) -> list[tuple[Link, bytes]]:
         """Return all frames that have come in, in no particular order. Links that the other end has
         made first appear here."""
+        ...
+
+    def broken(self) -> list[Link]:
+        """Return the links whose connection has ended since the last call (C8)."""
         ...
 
     def hang_up(self, link: Link) -> None:

@@ -50,6 +50,9 @@ class Lines:
                 log.warning("frame_refused", link=link, why=str(error))
                 continue
             self._sessions.receive(link, frame, now)
+        for link in self._control.broken():
+            self._sessions.broken(link, now)
+            self._due = None
         if self._due is None or now >= self._due:
             self._sessions.on_timer(now)
         return self._sessions.events()

@@ -589,3 +589,68 @@ def test_numbers_of_the_dead_are_forgotten_before_those_of_the_living() -> None:
         )
     assert len(side.sessions._numbers) <= 4
     assert side.hears(Bye(THEM, US, N, "x"), open_(0))[1] == [Opened(PROTOCOL, US, THEM, N + 1)]
+
+
+# ---- the connection below ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [listening, dialled])
+def test_a_peer_whose_connection_has_ended_is_lost_soon(state: Callable[..., Side]) -> None:
+    side = state()
+    side.waits(10_000)
+    side.sessions.broken(LINK, Micros(side.now))
+    events, _ = side.waits(LIMITS.reconnect - 1)
+    assert events == []
+    events, answers = side.waits(1)
+    assert events == [PeerLost(THEM, "its connection has ended")]
+    assert [type(frame) for frame in answers][:1] == [Bye]
+
+
+@pytest.mark.parametrize("state", [listening, dialled])
+def test_a_peer_that_connects_again_is_not_lost_and_is_told_again(
+    state: Callable[..., Side],
+) -> None:
+    side = state()
+    side.send(1)
+    (said,) = side.says()
+    side.waits(10_000)
+    side.sessions.broken(LINK, Micros(side.now))
+    side.waits(LIMITS.reconnect - 1)
+    link = LINK if state is dialled else ELSEWHERE  # who dials us comes on a new link
+    events, answers = side.hears(beat(), link=link)
+    assert (events, answers) == ([], [said])
+    side.hears(beat(ack=1), link=link)
+    assert side.waits(LIMITS.silence - 1)[0] == []
+    assert side.waits(1)[0] == [PeerLost(THEM, "silent for 3.0 s")]
+
+
+def test_it_is_called_often_until_it_is_heard() -> None:
+    side = dialled()
+    side.sessions.broken(LINK, Micros(side.now))
+    assert side.says() == [Beat(US, THEM, N, 0, 0)]
+    for _ in range(3):
+        assert side.sessions.timer() == side.now + LIMITS.probe
+        assert side.waits(LIMITS.probe) == ([], [Beat(US, THEM, N, 0, 0)])
+    side.hears(beat())
+    assert side.waits(LIMITS.probe) == ([], [])
+
+
+@pytest.mark.parametrize("state", [nothing, promised, knocking])
+def test_without_a_session_a_broken_link_is_nothing(state: Callable[..., Side]) -> None:
+    side = state()
+    side.sessions.broken(LINK, Micros(0))
+    assert (side.sessions.events(), side.says()) == ([], [])
+
+
+def test_the_link_of_another_session_is_nothing_to_this_one() -> None:
+    side = listening()
+    side.sessions.broken(ELSEWHERE, Micros(0))
+    assert side.waits(LIMITS.silence - 1)[0] == []
+
+
+def test_a_break_that_is_said_twice_does_not_give_a_peer_more_time() -> None:
+    side = dialled()
+    side.sessions.broken(LINK, Micros(0))
+    side.waits(LIMITS.reconnect - 1)
+    side.sessions.broken(LINK, Micros(side.now))
+    assert side.waits(1)[0] == [PeerLost(THEM, "its connection has ended")]

@@ -15,7 +15,7 @@ Invariants:
   is told so (`WrongBoot`, which is never answered).
 - Time in which this process did not run does not count as silence of a peer.
 
-Sans-IO: `turned`, `receive`, `to_send`, `timer`, `on_timer`, `events`.
+Sans-IO: `turned`, `receive`, `broken`, `to_send`, `timer`, `on_timer`, `events`.
 """
 
 import msgspec
@@ -213,7 +213,9 @@ class Sessions:
             del self._promised[boot]
         for session in [s for s in self._sessions.values() if s.due is None or now >= s.due]:
             if session.stream.silent(now):
-                self._lose(session, f"silent for {self.limits.silence / 1e6:.1f} s", now, bye=True)
+                silence = f"silent for {self.limits.silence / 1e6:.1f} s"
+                gone = "its connection has ended" if session.stream.broken else silence
+                self._lose(session, gone, now, bye=True)
             else:
                 self._stir(session)
                 session.stream.on_timer(now)
@@ -229,6 +231,13 @@ class Sessions:
             for session in self._sessions.values():
                 session.stream.was_deaf(stood_still)
                 session.due = None
+
+    def broken(self, link: Link, now: Micros) -> None:
+        """The connection below a link has ended."""
+        for session in self._sessions.values():
+            if session.link == link:
+                session.stream.broke(now)
+                self._stir(session)
 
     def receive(self, link: Link, frame: AnyFrame, now: Micros) -> None:
         """Handle a frame that came in."""

@@ -26,7 +26,11 @@ class SessionLimits(msgspec.Struct, frozen=True):
     """The limits of sessions. Times are in microseconds, counts in messages."""
 
     silence: Micros = Micros(3_000_000)  # the peer is lost after this long without a frame
+    # ... or after this long, if the connection below has ended: a living peer connects again
+    reconnect: Micros = Micros(150_000)
     beat: Micros = Micros(500_000)  # at least one frame is sent in this time
+    # ... or in this, until the peer is heard on the next connection
+    probe: Micros = Micros(20_000)
     ack_delay: Micros = Micros(10_000)  # a message is acknowledged after this time at the latest
     ack_every: int = 64  # this many messages are acknowledged without delay
     # an unacknowledged message is sent again after this time, then after twice the time
@@ -51,6 +55,8 @@ class Stream:
     ) -> None:
         self._us, self._peer, self._session, self._limits = us, peer, session, limits
         self._heard_at, self._said_at = now, now
+        self._beat_every = limits.beat
+        self.broken = False  # the connection below has ended, and the peer was not heard since
         # What we send.
         self._kept: dict[int, Said] = {}
         self._acked = self._wired = self._sent = 0
@@ -157,6 +163,12 @@ class Stream:
         """Send a beat at once."""
         self._beat_now = True
 
+    def broke(self, now: Micros) -> None:
+        """The connection below has ended. The peer has little time to be heard on the next one."""
+        limits = self._limits
+        self.broken, self._beat_now, self._beat_every = True, True, limits.probe
+        self._heard_at = min(self._heard_at, Micros(now + limits.reconnect - limits.silence))
+
     # ---- hearing --------------------------------------------------------------------------------
 
     def hear(self, frame: Data | Beat, now: Micros) -> tuple[Said, ...] | None:
@@ -165,11 +177,18 @@ class Stream:
         if frame.ack > self._wired:
             return None
         self._heard_at = now
+        if self.broken:
+            self._mended()
         self._acknowledged(frame.ack, now)
         if isinstance(frame, Beat):
             self._fill(frame)
             return ()
         return self._take(frame, now)
+
+    def _mended(self) -> None:
+        """The peer is heard on the next connection. What was on the last one may be lost."""
+        self.broken, self._beat_every = False, self._limits.beat
+        self.say_again()
 
     def _acknowledged(self, ack: int, now: Micros) -> None:
         if ack <= self._acked:
@@ -221,7 +240,7 @@ class Stream:
 
     def timer(self) -> Micros:
         """Return when `on_timer` wants to be called."""
-        soonest, beat = self._heard_at + self._limits.silence, self._said_at + self._limits.beat
+        soonest, beat = self._heard_at + self._limits.silence, self._said_at + self._beat_every
         if beat < soonest:
             soonest = beat
         if self._resend_at is not None and self._resend_at < soonest:
@@ -234,7 +253,7 @@ class Stream:
             self.say_again()
             self._wait = Micros(min(2 * self._wait, self._limits.resend_most))
             self._resend_at = Micros(now + self._wait)
-        if now >= self._said_at + self._limits.beat or (
+        if now >= self._said_at + self._beat_every or (
             self._ack_at is not None and now >= self._ack_at
         ):
             self._beat_now = True

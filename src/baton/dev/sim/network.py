@@ -16,6 +16,7 @@ from baton.dev.sim.settings import Faults
 from baton.dev.sim.tape import Tape
 
 LATENCY_US = 60
+BREAK_US = 1_000  # from the death of a process until its peers see their connections end
 OLD_US = 6_000_000
 LATE_US = 4_000_000  # beyond the silence that ends a session
 BURST = 4  # frames lost in a row on one route: enough to end a session by silence
@@ -29,7 +30,10 @@ class SimControl:
         self._inbox: list[tuple[Link, bytes]] = []
         self._routes: dict[Link, Route] = {}
         self._inward: dict[tuple[SimControl, Link], Link] = {}
+        self._broken: list[Link] = []
         self._links = count(1)
+        process.on_death.append(lambda _: network.died(self))
+        network.joins(self)
         self.closed = False
         self.address = address
         if address is not None:
@@ -51,6 +55,20 @@ class SimControl:
     def receive(self) -> list[tuple[Link, bytes]]:
         inbox, self._inbox = self._inbox, []
         return inbox
+
+    def broken(self) -> list[Link]:
+        broken, self._broken = self._broken, []
+        return broken
+
+    def breaks(self, other: "SimControl") -> None:
+        """The connections with another control port end."""
+        if not self.process.alive or self.closed:
+            return
+        self._broken += [
+            link for link, route in self._routes.items() if self.network.leads(route, other)
+        ]
+        if self._broken:
+            self.process.wake()
 
     def hang_up(self, link: Link) -> None:
         self._routes.pop(link, None)
@@ -116,11 +134,36 @@ class Network:
     ) -> None:
         self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
         self._listening: dict[str, SimControl] = {}
+        self._ports: list[SimControl] = []  # of living processes
         self._last: dict[tuple[SimControl, Link], int] = {}  # when the last frame in order arrives
         self._lost: dict[tuple[str, str], int] = {}  # frames lost in a row
         self.cut: set[tuple[str, str]] = set()  # (from, to): one-way partitions
         self.frames = 0
         self.on_frame: Callable[[str, str, bytes, str], None] | None = None  # .., how it was lost
+
+    def joins(self, control: SimControl) -> None:
+        """There is one more control port."""
+        self._ports.append(control)
+
+    def died(self, control: SimControl) -> None:
+        """A process is dead. Of two in three the host is dead too, and says nothing of it."""
+        self._ports.remove(control)
+        if control.process.boot % 3 == 0:
+            for other in self._ports:
+                self._heap.at(self._heap.now + BREAK_US, other.breaks, control)
+
+    def _break(self, source: SimControl, route: Route) -> None:
+        """A connection ends between two that live; they connect again at once."""
+        target = route.control if isinstance(route, ToLink) else self._listening.get(route.address)
+        if target is not None:
+            for one, other in ((source, target), (target, source)):
+                self._heap.at(self._heap.now + BREAK_US, one.breaks, other)
+
+    def leads(self, route: Route, control: SimControl) -> bool:
+        """Return whether a route leads to a control port."""
+        if isinstance(route, ToLink):
+            return route.control is control
+        return self._listening.get(route.address) is control
 
     def listen(self, address: str, control: SimControl) -> None:
         """Deliver frames for the address here from now on."""
@@ -139,6 +182,8 @@ class Network:
             self._lost[pair] = self._lost.get(pair, 0) + 1
             if self._lost[pair] >= BURST:
                 self._fault("loss burst", *pair)
+            if self._lost[pair] == BURST:
+                self._break(source, route)
             self._gone(pair, frame, "lost")
             return
         if self._lost:

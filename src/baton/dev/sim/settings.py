@@ -199,7 +199,7 @@ def draw_world(tape: Tape) -> WorldDraw:
     """Draw a world. If all choices are zero it has one prefill and one decode worker of one rank
     each, no faults, and nothing that costs time."""
     found = draw_service(tape)
-    if not found.clean and tape.chance(0.15, "gray"):
+    if not found.clean and tape.chance(0.25, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
     if tape.chance(0.03, "a crowd"):
         return _crowded(tape, found)
