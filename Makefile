@@ -3,6 +3,7 @@
 #   make test     the tests that take seconds to a few minutes
 #   make check    what must hold before a change lands: format, lint, types, layers, diagram, tests, simulated worlds, mutants
 #   make long     the tests that take longer, and many more worlds: hours
+#   make chaos    a service whose processes are killed and stopped while clients ask: ten minutes
 #   make bench    the benchmarks
 #   make bench-peers  the engine beside others on this machine, in turns (tools/peers/environments.sh installs them)
 #   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, handoffs between two processes
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long bench bench-peers gpu-check format lint worlds mutants
+.PHONY: serve test check long chaos bench bench-peers gpu-check format lint worlds mutants
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -56,6 +57,9 @@ long: $(STAMP)
 	@$(BIN)/pytest -m slow --timeout 1800 $(ARGS)
 	@$(BIN)/baton sim --seeds 100000 --require-marks
 	@$(BIN)/python tools/mutation_gate.py --sample 400 --seed 0 --require-simulation 0.70 --require-all 0.98
+
+chaos: $(STAMP)
+	@$(BIN)/baton chaos --minutes 10 $(ARGS)
 
 bench: $(STAMP)
 	@$(BIN)/python -m baton.dev.bench $(ARGS)

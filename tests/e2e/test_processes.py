@@ -155,6 +155,19 @@ def test_a_request_given_to_a_worker_that_is_dead_already_is_answered_by_its_suc
     service.wait_clean()
 
 
+def test_a_request_that_comes_while_there_are_no_workers_waits_for_them(service: Service) -> None:
+    expected = service.ids(PROMPT, max_tokens=5)
+    service.processes["decode"].kill()
+    wait_for(
+        lambda: service.http.get("/ready").status_code == 503, seconds=5, why="the gateway notices"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(service.ids, PROMPT, max_tokens=5)
+        service.start_worker("decode", *POOLS, name="decode")
+        assert asked.result(60) == expected
+    service.wait_clean()
+
+
 @pytest.mark.parametrize("victim", ["decode", "prefill"])
 def test_a_killed_worker_is_noticed_by_its_connections_not_by_its_silence(
     service: Service, victim: str

@@ -89,7 +89,8 @@ class Door(Protocol):
         ...
 
     def capacity(self) -> Capacity | None:
-        """The largest request possible; None until workers that can serve one have registered."""
+        """The largest request possible; while no workers are there, that of the last ones. None
+        until workers that can serve one have registered."""
         ...
 
     async def clear(self) -> LedgerReport:

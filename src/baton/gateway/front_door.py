@@ -71,6 +71,8 @@ class FrontDoor:
         if engines is not None:
             engines.answers = self._engine_says
         self._control = control
+        # of the pairs that there are, or were: while there are none, requests wait for the next
+        self._capacity: Capacity | None = None
         self._hear: dict[RequestId, Hear] = {}
         self._numbers, self._questions = count(1), count(1)
         self._loop = asyncio.get_running_loop()
@@ -135,11 +137,11 @@ class FrontDoor:
     def capacity(self) -> Capacity | None:
         usable = {boot for pair in self._front.usable_pairs() for boot in pair}
         manifests = [r.manifest for r in self._front.workers() if r.manifest.boot in usable]
-        if not manifests:
-            return None
-        return Capacity(
-            min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests)
-        )
+        if manifests:
+            self._capacity = Capacity(
+                min(m.max_model_len for m in manifests), min(_pool_tokens(m) for m in manifests)
+            )
+        return self._capacity
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         return await self._answers(AskLedger(next(self._questions), audit))

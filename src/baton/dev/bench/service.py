@@ -36,6 +36,11 @@ class Service:
             if not self.port and (found := READY.search(line)):
                 self.port = int(found.group(1))
 
+    @property
+    def pid(self) -> int:
+        """The process id of `baton serve`."""
+        return self._process.pid
+
     def wait(self) -> None:
         """Wait until it serves.
 

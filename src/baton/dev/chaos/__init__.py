@@ -1,0 +1,1 @@
+"""Breaks a running service and checks what its clients see."""

@@ -1,0 +1,153 @@
+"""What clients have seen while a service was hurt, and what of it may not be.
+
+    whole      the answer is the reference, token for token
+    failed     it ends with an error that has a code; what came before is as the reference begins
+    all else   is a complaint: other tokens, an end without a word, no end
+
+A client of a gateway that is killed loses its connection; nobody can tell it anything.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+STATED = re.compile(r"HTTP \d{3}: \w+|error in the stream: \w+")
+UNSAID = ("connection lost", "no connection", "the stream ended early")
+GATEWAY = "gateway"
+
+
+class Blow(msgspec.Struct, frozen=True):
+    """Something that was done to a process.
+
+    Attributes:
+        at: when; seconds of this machine's monotonic clock, like all times here
+        whole: when all processes were there again and the service was ready
+    """
+
+    kind: str
+    victim: str
+    at: float
+    whole: float
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a client has seen of one request.
+
+    Attributes:
+        case: which request it was
+        times: when parts of its answer came
+        tokens: of its answer
+        failure: how it ended; empty if it was whole
+    """
+
+    case: int
+    sent: float
+    ended: float
+    times: tuple[float, ...]
+    tokens: tuple[int, ...]
+    failure: str
+
+    @property
+    def gap(self) -> float:
+        """The longest time between two parts."""
+        return max((b - a for a, b in pairwise(self.times)), default=0.0)
+
+
+def complaints(
+    history: Sequence[Seen],
+    reference: Sequence[tuple[int, ...]],
+    blows: Sequence[Blow],
+    *,
+    limit_s: float,
+) -> Iterator[str]:
+    """Yield what may not be.
+
+    Args:
+        reference: of each case, the answer of a service that nobody hurts
+        limit_s: time within which every request must have ended
+    """
+    for seen in history:
+        right = reference[seen.case]
+        who = f"case {seen.case}, sent at {seen.sent:.1f} s"
+        if seen.tokens != right[: len(seen.tokens)] or not (seen.failure or seen.tokens == right):
+            at = next(
+                (i for i, (a, b) in enumerate(zip(seen.tokens, right, strict=False)) if a != b),
+                len(seen.tokens),
+            )
+            count = f"{len(seen.tokens)} of {len(right)} tokens"
+            yield f"wrong: {who}: {count}, as it should be up to {at}"
+        if seen.failure and not STATED.fullmatch(seen.failure) and not _excused(seen, blows):
+            yield f"unstated: {who}: {seen.failure}"
+        if seen.ended - seen.sent > limit_s:
+            yield f"hung: {who}: for {seen.ended - seen.sent:.1f} s"
+
+
+def _excused(seen: Seen, blows: Sequence[Blow]) -> bool:
+    return seen.failure in UNSAID and any(
+        blow.victim == GATEWAY and blow.at <= seen.ended and seen.sent <= blow.whole
+        for blow in blows
+    )
+
+
+class BlowFigures(msgspec.Struct, frozen=True):
+    """What blows of one kind have cost.
+
+    Attributes:
+        answered_s: from each until a request that was sent after it had its first token
+        whole_s: from each until the service was whole
+        gap_s: of each, the longest gap in a stream that was open at it
+    """
+
+    count: int
+    answered_s: tuple[float, ...]
+    whole_s: tuple[float, ...]
+    gap_s: tuple[float, ...]
+
+
+class ChaosFigures(msgspec.Struct, frozen=True):
+    """The figures of a run."""
+
+    requests: int
+    whole: int
+    failures: dict[str, int]
+    blows: dict[str, BlowFigures]
+
+
+def figures(history: Sequence[Seen], blows: Sequence[Blow]) -> ChaosFigures:
+    """Sum a run up."""
+    of_kind: dict[str, list[Blow]] = {}
+    for blow in blows:
+        of_kind.setdefault(f"{blow.kind} {blow.victim.rsplit('-', 1)[0]}", []).append(blow)
+    return ChaosFigures(
+        requests=len(history),
+        whole=sum(not seen.failure for seen in history),
+        failures=dict(Counter(seen.failure for seen in history if seen.failure)),
+        blows={
+            kind: BlowFigures(
+                len(lot),
+                tuple(_answered(history, blow) for blow in lot),
+                tuple(round(blow.whole - blow.at, 3) for blow in lot),
+                tuple(_gap(history, blow) for blow in lot),
+            )
+            for kind, lot in sorted(of_kind.items())
+        },
+    )
+
+
+def _answered(history: Sequence[Seen], blow: Blow) -> float:
+    firsts = [seen.times[0] for seen in history if seen.sent >= blow.at and seen.times]
+    return round(min(firsts) - blow.at, 3) if firsts else float("inf")
+
+
+def _gap(history: Sequence[Seen], blow: Blow) -> float:
+    """Return the longest gap that begins before the end of the blow, and ends after it began."""
+    gaps = [
+        b - a
+        for seen in history
+        for a, b in pairwise(seen.times)
+        if a <= blow.whole and b >= blow.at and seen.times[0] <= blow.at
+    ]
+    return round(max(gaps, default=0.0), 3)

@@ -1,0 +1,54 @@
+"""`baton chaos`: kills and stops the processes of a service while clients ask."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from baton.cli import options as opt
+
+Kinds = Annotated[str, typer.Option(metavar="LIST", help="What is done: kill, stop.")]
+Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
+
+
+def chaos(
+    context: typer.Context,
+    model: opt.Model = opt.DEFAULT_MODEL,
+    minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
+    prefill: Annotated[int, typer.Option(min=1, help="Prefill workers.")] = 2,
+    decode: Annotated[int, typer.Option(min=1, help="Decode workers.")] = 2,
+    clients: Annotated[int, typer.Option(min=1, help="Clients, each with one request.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of requests and blows.")] = 1,
+    kinds: Kinds = "kill,stop",
+    victims: Victims = "prefill,decode,gateway",
+    json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
+) -> None:
+    """Start a service of MODEL, kill and stop its processes one at a time while clients ask, and
+    compare every answer, token for token, with what the unhurt service says.
+
+    Further flags are those of 'baton serve'. The exit code is 1 if there is a complaint.
+    """
+    from baton.cli.models import ensure
+    from baton.dev.chaos.run import ChaosSettings, run, sentence
+
+    flags = tuple(context.args)
+    if model.startswith("-"):  # no MODEL was given, and the first unknown flag stands in its place
+        model, flags = opt.DEFAULT_MODEL, (model, *flags)
+    report = run(
+        ChaosSettings(
+            model=str(ensure(model)),
+            seconds=60 * minutes,
+            prefill=prefill,
+            decode=decode,
+            clients=clients,
+            seed=seed,
+            kinds=tuple(kinds.split(",")),
+            victims=tuple(victims.split(",")),
+            flags=flags,
+        )
+    )
+    typer.echo("\n".join(sentence(report)))
+    if json is not None:
+        Path(json).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    raise typer.Exit(bool(report.complaints))
