@@ -90,6 +90,7 @@ class ZmqControl:
         self._identities: OrderedDict[bytes, Link] = OrderedDict()  # least recently used first
         self._by_link: dict[Link, bytes] = {}
         self._closed = False
+        self._router: zmq.Socket[bytes] | None = None
         self._zap = self._listen_zap() if secret is not None else None
         self._router = self._listen(bind) if bind is not None else None
 
@@ -302,6 +303,10 @@ class ZmqControl:
         self._poll.close()
         self._breaks.close()
         os.close(self._kick)
+        # a socket that still has a monitor may wait for one that is closed already
+        for socket in (self._router, *self._dealers.values()):
+            if socket is not None:
+                socket.disable_monitor()
         self._context.destroy(linger=FAREWELL_MS)
 
     # ---- inside ---------------------------------------------------------------------------------
