@@ -3,17 +3,17 @@
 import msgspec
 import pytest
 
-from baton.dev.chaos.history import Blow, Seen, complaints, figures
+from baton.dev.chaos.history import ProcessFault, Seen, complaints, figures
 
 RIGHT = (5, 6, 7, 8)
 WHOLE = Seen(0, 1.0, 2.0, (1.1, 1.2, 1.9), RIGHT, "")
 CUT = msgspec.structs.replace(WHOLE, tokens=RIGHT[:2], failure="connection lost")
-OF_GATEWAY = Blow("kill", "gateway", 1.5, 4.0)
-OF_DECODE = Blow("kill", "decode-1", 1.5, 4.0)
+OF_GATEWAY = ProcessFault("kill", "gateway", 1.5, 4.0)
+OF_DECODE = ProcessFault("kill", "decode-1", 1.5, 4.0)
 
 
-def of(seen: Seen, *blows: Blow) -> list[str]:
-    return [text.split(":")[0] for text in complaints([seen], [RIGHT], blows, limit_s=10)]
+def of(seen: Seen, *faults: ProcessFault) -> list[str]:
+    return [text.split(":")[0] for text in complaints([seen], [RIGHT], faults, limit_s=10)]
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,17 @@ def test_all_else_is_a_complaint(changes: dict[str, object], kind: str) -> None:
 def test_who_asked_a_gateway_that_was_killed_has_lost_the_connection() -> None:
     assert of(CUT, OF_GATEWAY) == []
     assert of(CUT, OF_DECODE) == ["unstated"]
-    before = Blow("kill", "gateway", 0.2, 0.9)
-    later = Blow("kill", "gateway", 2.1, 4.0)
+    before = ProcessFault("kill", "gateway", 0.2, 0.9)
+    later = ProcessFault("kill", "gateway", 2.1, 4.0)
     assert of(CUT, before, later) == ["unstated"]
     assert of(msgspec.structs.replace(CUT, tokens=(5, 7)), OF_GATEWAY) == ["wrong"]
 
 
-def test_figures_of_a_blow() -> None:
-    """A gap counts if it overlaps the blow, in a stream that had begun before."""
+def test_figures_of_a_fault() -> None:
+    """A gap counts if it overlaps the fault, in a stream that had begun before."""
     after = Seen(0, 1.6, 3.0, (2.2, 2.9), RIGHT, "")
     found = figures([WHOLE, after, CUT], [OF_DECODE])
     assert (found.requests, found.whole, found.failures) == (3, 2, {"connection lost": 1})
-    blow = found.blows["kill decode"]
-    assert (blow.count, blow.answered_s, blow.whole_s) == (1, (0.7,), (2.5,))
-    assert blow.gap_s == (0.7,)
+    fault = found.faults["kill decode"]
+    assert (fault.count, fault.answered_s, fault.whole_s) == (1, (0.7,), (2.5,))
+    assert fault.gap_s == (0.7,)

@@ -25,5 +25,5 @@ def test_no_client_sees_that_a_worker_was_killed(tiny: Path) -> None:
         )
     )
     assert report.complaints == ()
-    assert sum(blow.count for blow in report.figures.blows.values()) >= 1
+    assert sum(fault.count for fault in report.figures.faults.values()) >= 1
     assert report.figures.whole == report.figures.requests

@@ -8,7 +8,7 @@ on both ends. C5 `close` frees every descriptor and ends every thread; it may be
 Off loopback the transport is encrypted and mutually authenticated; there is no other mode. C7 When
 frames come in while `receive` has none, the descriptor of `fileno` becomes readable, or stays
 readable until `receive` has been called and returned nothing. C8 When the process at the other
-end of a link dies on a host that runs, `broken` names the link once, within 50 ms, and not before
+end of a link dies on a host that runs, `broken` names the link once, soon, and not before
 `receive` has returned all frames of it that had come; the descriptor becomes readable for it (C7).
 A broken connection need not mean a dead process: links that were dialled connect again by
 themselves, and frames after that may come on a new link.

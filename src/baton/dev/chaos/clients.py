@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import aiohttp
 import msgspec
 
+from baton.core.errors import BatonError
 from baton.dev.bench.client import Events, StreamEvent, refusal
 from baton.dev.chaos.history import Seen
 
@@ -109,14 +110,14 @@ async def references(url: str, cases: Sequence[dict[str, object]]) -> list[tuple
     """Return the answers of the service while nobody hurts it.
 
     Raises:
-        RuntimeError: a request fails
+        BatonError: a request fails
     """
     found = []
     async with aiohttp.ClientSession() as http:
         for case, body in enumerate(cases):
             seen = await ask(http, url, case, body, began=0.0)
             if seen.failure:
-                raise RuntimeError(
+                raise BatonError(
                     f"before anything was done to it the service failed: {seen.failure}"
                 )
             found.append(seen.tokens)

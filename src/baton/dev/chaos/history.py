@@ -19,7 +19,7 @@ UNSAID = ("connection lost", "no connection", "the stream ended early")
 GATEWAY = "gateway"
 
 
-class Blow(msgspec.Struct, frozen=True):
+class ProcessFault(msgspec.Struct, frozen=True):
     """Something that was done to a process.
 
     Attributes:
@@ -50,16 +50,11 @@ class Seen(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
     failure: str
 
-    @property
-    def gap(self) -> float:
-        """The longest time between two parts."""
-        return max((b - a for a, b in pairwise(self.times)), default=0.0)
-
 
 def complaints(
     history: Sequence[Seen],
     reference: Sequence[tuple[int, ...]],
-    blows: Sequence[Blow],
+    faults: Sequence[ProcessFault],
     *,
     limit_s: float,
 ) -> Iterator[str]:
@@ -79,21 +74,21 @@ def complaints(
             )
             count = f"{len(seen.tokens)} of {len(right)} tokens"
             yield f"wrong: {who}: {count}, as it should be up to {at}"
-        if seen.failure and not STATED.fullmatch(seen.failure) and not _excused(seen, blows):
+        if seen.failure and not STATED.fullmatch(seen.failure) and not _excused(seen, faults):
             yield f"unstated: {who}: {seen.failure}"
         if seen.ended - seen.sent > limit_s:
             yield f"hung: {who}: for {seen.ended - seen.sent:.1f} s"
 
 
-def _excused(seen: Seen, blows: Sequence[Blow]) -> bool:
+def _excused(seen: Seen, faults: Sequence[ProcessFault]) -> bool:
     return seen.failure in UNSAID and any(
-        blow.victim == GATEWAY and blow.at <= seen.ended and seen.sent <= blow.whole
-        for blow in blows
+        fault.victim == GATEWAY and fault.at <= seen.ended and seen.sent <= fault.whole
+        for fault in faults
     )
 
 
-class BlowFigures(msgspec.Struct, frozen=True):
-    """What blows of one kind have cost.
+class FaultFigures(msgspec.Struct, frozen=True):
+    """What faults of one kind have cost.
 
     Attributes:
         answered_s: from each until a request that was sent after it had its first token
@@ -113,41 +108,41 @@ class ChaosFigures(msgspec.Struct, frozen=True):
     requests: int
     whole: int
     failures: dict[str, int]
-    blows: dict[str, BlowFigures]
+    faults: dict[str, FaultFigures]
 
 
-def figures(history: Sequence[Seen], blows: Sequence[Blow]) -> ChaosFigures:
+def figures(history: Sequence[Seen], faults: Sequence[ProcessFault]) -> ChaosFigures:
     """Sum a run up."""
-    of_kind: dict[str, list[Blow]] = {}
-    for blow in blows:
-        of_kind.setdefault(f"{blow.kind} {blow.victim.rsplit('-', 1)[0]}", []).append(blow)
+    of_kind: dict[str, list[ProcessFault]] = {}
+    for fault in faults:
+        of_kind.setdefault(f"{fault.kind} {fault.victim.rsplit('-', 1)[0]}", []).append(fault)
     return ChaosFigures(
         requests=len(history),
         whole=sum(not seen.failure for seen in history),
         failures=dict(Counter(seen.failure for seen in history if seen.failure)),
-        blows={
-            kind: BlowFigures(
+        faults={
+            kind: FaultFigures(
                 len(lot),
-                tuple(_answered(history, blow) for blow in lot),
-                tuple(round(blow.whole - blow.at, 3) for blow in lot),
-                tuple(_gap(history, blow) for blow in lot),
+                tuple(_answered(history, fault) for fault in lot),
+                tuple(round(fault.whole - fault.at, 3) for fault in lot),
+                tuple(_gap(history, fault) for fault in lot),
             )
             for kind, lot in sorted(of_kind.items())
         },
     )
 
 
-def _answered(history: Sequence[Seen], blow: Blow) -> float:
-    firsts = [seen.times[0] for seen in history if seen.sent >= blow.at and seen.times]
-    return round(min(firsts) - blow.at, 3) if firsts else float("inf")
+def _answered(history: Sequence[Seen], fault: ProcessFault) -> float:
+    firsts = [seen.times[0] for seen in history if seen.sent >= fault.at and seen.times]
+    return round(min(firsts) - fault.at, 3) if firsts else float("inf")
 
 
-def _gap(history: Sequence[Seen], blow: Blow) -> float:
-    """Return the longest gap that begins before the end of the blow, and ends after it began."""
+def _gap(history: Sequence[Seen], fault: ProcessFault) -> float:
+    """Return the longest gap that begins before the end of the fault, and ends after it began."""
     gaps = [
         b - a
         for seen in history
         for a, b in pairwise(seen.times)
-        if a <= blow.whole and b >= blow.at and seen.times[0] <= blow.at
+        if a <= fault.whole and b >= fault.at and seen.times[0] <= fault.at
     ]
     return round(max(gaps, default=0.0), 3)

@@ -9,19 +9,35 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 import psutil
 
-from baton.dev.chaos.history import GATEWAY, Blow
+from baton.dev.chaos.history import GATEWAY, ProcessFault
 
-PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next blow
+PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
 STOPPED_S = (0.2, 8.0)
 WHOLE_S = 90.0
 LOOK_S = 0.05
+
+
+async def _kill(pid: int, chance: random.Random) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+async def _stop(pid: int, chance: random.Random) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(chance.uniform(*STOPPED_S))
+    os.kill(pid, signal.SIGCONT)
+
+
+Injection = Callable[[int, random.Random], Awaitable[None]]
+KINDS: Mapping[str, Injection] = MappingProxyType({"kill": _kill, "stop": _stop})
+VICTIMS = ("prefill", "decode", GATEWAY)
 
 
 class NotWhole(Exception):
@@ -29,7 +45,7 @@ class NotWhole(Exception):
 
 
 class Nemesis:
-    """What it has done so far is in `blows`.
+    """What it has done so far is in `faults`.
 
     Args:
         supervisor: process id of `baton serve`
@@ -51,7 +67,7 @@ class Nemesis:
         self._url, self._supervisor, self._workers = url, supervisor, workers
         self._kinds, self._victims, self._chance = kinds, victims, random.Random(seed)
         self._began = began
-        self.blows: list[Blow] = []
+        self.faults: list[ProcessFault] = []
 
     async def run(self, seconds: float) -> None:
         """Strike until the time is over.
@@ -73,17 +89,13 @@ class Nemesis:
             sorted(v for v in pids if v.rsplit("-", 1)[0] in self._victims)
         )
         pid, kind = self._chance.choice(pids[victim]), self._chance.choice(self._kinds)
-        at, killed = time.monotonic(), frozenset[int]()
+        at = time.monotonic()
         with suppress(ProcessLookupError):
-            if kind == "kill":
-                killed = frozenset(pids[victim])
-                os.kill(pid, signal.SIGKILL)
-            else:
-                os.kill(pid, signal.SIGSTOP)
-                await asyncio.sleep(self._chance.uniform(*STOPPED_S))
-                os.kill(pid, signal.SIGCONT)
-        await self._whole(http, killed)
-        self.blows.append(Blow(kind, victim, at - self._began, time.monotonic() - self._began))
+            await KINDS[kind](pid, self._chance)
+        await self._whole(http, frozenset(pids[victim]) if kind == "kill" else frozenset())
+        self.faults.append(
+            ProcessFault(kind, victim, at - self._began, time.monotonic() - self._began)
+        )
 
     async def _whole(self, http: aiohttp.ClientSession, gone: frozenset[int]) -> None:
         """Wait until the service is ready and has all its processes, none of them of those."""
@@ -96,7 +108,7 @@ class Nemesis:
                 if len(pids) == self._workers + 1 and not there & gone:
                     return
             await asyncio.sleep(LOOK_S)
-        raise NotWhole(f"not whole {WHOLE_S:g} s after the last blow")
+        raise NotWhole(f"not whole {WHOLE_S:g} s after the last fault")
 
     async def _processes(self, http: aiohttp.ClientSession) -> dict[str, list[int]]:
         """Return the process ids of the workers' ranks, and of the gateway."""

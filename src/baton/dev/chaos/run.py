@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import httpx
 import msgspec
 
-from baton.core.errors import BatonError
 from baton.dev.bench.service import serving
 from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, bodies, references
 from baton.dev.chaos.history import ChaosFigures, complaints, figures
@@ -65,10 +64,7 @@ def run(settings: ChaosSettings) -> ChaosReport:
 async def _run(settings: ChaosSettings, url: str, supervisor: int) -> ChaosReport:
     began, cases = time.monotonic(), bodies(MODEL, settings.cases, seed=settings.seed)
     ask_at = f"{url}/v1/completions"
-    try:
-        reference = await references(ask_at, cases)
-    except RuntimeError as error:
-        raise BatonError(str(error)) from error
+    reference = await references(ask_at, cases)
     load = ChaosLoad(ask_at, cases, began=began)
     nemesis = Nemesis(
         url,
@@ -89,8 +85,8 @@ async def _run(settings: ChaosSettings, url: str, supervisor: int) -> ChaosRepor
     await asking
     if not await _clean(url):
         found.append(f"leaked: the ledger is not clean {CLEAN_S:g} s after the last request")
-    found += complaints(load.history, reference, nemesis.blows, limit_s=TIMEOUT_S + MARGIN_S)
-    return ChaosReport(settings, tuple(found), figures(load.history, nemesis.blows))
+    found += complaints(load.history, reference, nemesis.faults, limit_s=TIMEOUT_S + MARGIN_S)
+    return ChaosReport(settings, tuple(found), figures(load.history, nemesis.faults))
 
 
 async def _clean(url: str) -> bool:
@@ -116,7 +112,7 @@ def sentence(report: ChaosReport) -> Sequence[str]:
     lines += [f"  {count} x {failure}" for failure, count in sorted(f.failures.items())]
     columns = ("new request answered", "whole again", "gap of a stream")
     lines.append(" " * 23 + "".join(f"{c:>24}" for c in columns) + "   (median, longest; s)")
-    for kind, b in f.blows.items():
+    for kind, b in f.faults.items():
         cells = [f"{_median(v):.2f}, {max(v):.2f}" for v in (b.answered_s, b.whole_s, b.gap_s)]
         lines.append(f"{b.count:>5} x {kind:15}" + "".join(f"{cell:>24}" for cell in cells))
     return [*lines, *report.complaints]

@@ -1,5 +1,6 @@
 """`baton chaos`: kills and stops the processes of a service while clients ask."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import msgspec
 import typer
 
 from baton.cli import options as opt
+from baton.core.errors import ConfigError
 
 Kinds = Annotated[str, typer.Option(metavar="LIST", help="What is done: kill, stop.")]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
@@ -19,7 +21,7 @@ def chaos(
     prefill: Annotated[int, typer.Option(min=1, help="Prefill workers.")] = 2,
     decode: Annotated[int, typer.Option(min=1, help="Decode workers.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients, each with one request.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of requests and blows.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of requests and faults.")] = 1,
     kinds: Kinds = "kill,stop",
     victims: Victims = "prefill,decode,gateway",
     json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
@@ -30,8 +32,11 @@ def chaos(
     Further flags are those of 'baton serve'. The exit code is 1 if there is a complaint.
     """
     from baton.cli.models import ensure
+    from baton.dev.chaos.nemesis import KINDS, VICTIMS
     from baton.dev.chaos.run import ChaosSettings, run, sentence
 
+    if json is not None and not Path(json).absolute().parent.is_dir():
+        raise ConfigError(f"--json {json}: no such directory")
     flags = tuple(context.args)
     if model.startswith("-"):  # no MODEL was given, and the first unknown flag stands in its place
         model, flags = opt.DEFAULT_MODEL, (model, *flags)
@@ -43,8 +48,8 @@ def chaos(
             decode=decode,
             clients=clients,
             seed=seed,
-            kinds=tuple(kinds.split(",")),
-            victims=tuple(victims.split(",")),
+            kinds=_listed("--kinds", kinds, KINDS),
+            victims=_listed("--victims", victims, VICTIMS),
             flags=flags,
         )
     )
@@ -52,3 +57,11 @@ def chaos(
     if json is not None:
         Path(json).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     raise typer.Exit(bool(report.complaints))
+
+
+def _listed(flag: str, said: str, known: Collection[str]) -> tuple[str, ...]:
+    names = tuple(said.split(","))
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{flag}: {name!r} is none of {', '.join(known)}")
+    return names
