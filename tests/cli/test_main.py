@@ -175,8 +175,8 @@ def test_a_bug_of_ours_keeps_its_traceback(raising):
 def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
     planned = []
 
-    def supervise(front, workers):
-        planned.extend([front, *workers])
+    def supervise(gateways, workers):
+        planned.extend([*gateways, *workers])
         return 7
 
     monkeypatch.setattr(serve, "supervise", supervise)
@@ -208,6 +208,27 @@ def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
     assert {s.served_model_name for s in planned} == {"."}
 
 
+def test_several_gateways_register_workers_at_addresses_of_their_own(checkpoint, monkeypatch):
+    planned = []
+    monkeypatch.setattr(serve, "supervise", lambda *lots: planned.extend(lots) or 7)
+    flags = ["serve", str(checkpoint), "--port", "0", "--gateways", "3"]
+    assert run(flags) == 7
+    gateways, workers = planned
+    assert [g.name for g in gateways] == ["gateway-0", "gateway-1", "gateway-2"]
+    controls = tuple(g.control for g in gateways)
+    assert len(set(controls)) == 3
+    assert {w.gateways for w in workers} == {controls}
+    planned.clear()
+    assert run([*flags, "--control", "tcp://127.0.0.1:9"]) == 7
+    assert [g.control for g in planned[0]] == [f"tcp://127.0.0.1:{port}" for port in (9, 10, 11)]
+
+
+@pytest.mark.parametrize("control", ["ipc:///tmp/socket", "tcp://127.0.0.1:65534"])
+def test_several_gateways_need_ports(checkpoint, capsys, control):
+    assert run(["serve", str(checkpoint), "--gateways", "3", "--control", control]) == 2
+    assert control in capsys.readouterr().err
+
+
 def test_serve_refuses_a_missing_model_before_it_starts_anything(monkeypatch, capsys):
     monkeypatch.setattr(serve, "supervise", lambda *_: pytest.fail("it started something"))
     assert run(["serve", "--port", "0", "/no/such/directory"]) == 2
@@ -224,7 +245,9 @@ def test_serve_fetches_the_trial_model_where_it_is_missing(monkeypatch, tmp_path
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(models, "fetch_trial", fetch)
-    monkeypatch.setattr(serve, "supervise", lambda front, workers: done.append(front.model) or 0)
+    monkeypatch.setattr(
+        serve, "supervise", lambda fronts, workers: done.append(fronts[0].model) or 0
+    )
     for _ in range(2):
         assert run(["serve", "--port", "0"]) == 0
     directory = str(tmp_path / "baton" / "models" / "smollm2-135m-instruct")

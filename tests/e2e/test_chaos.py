@@ -1,4 +1,4 @@
-"""A service whose processes are killed while clients ask, as `baton chaos` does it."""
+"""A service whose processes are killed and restarted while clients ask, as `baton chaos` does it."""
 
 from pathlib import Path
 
@@ -26,4 +26,25 @@ def test_no_client_sees_that_a_worker_was_killed(tiny: Path) -> None:
     )
     assert report.complaints == ()
     assert sum(fault.count for fault in report.figures.faults.values()) >= 1
+    assert report.figures.whole == report.figures.requests
+
+
+@pytest.mark.timeout(240)
+def test_no_client_sees_that_a_gateway_was_restarted(tiny: Path) -> None:
+    """There is another one behind the port."""
+    report = run(
+        ChaosSettings(
+            model=str(tiny),
+            seconds=8,
+            gateways=2,
+            prefill=1,
+            decode=1,
+            cases=8,
+            kinds=("restart",),
+            victims=("gateway",),
+            flags=FLAGS,
+        )
+    )
+    assert report.complaints == ()
+    assert report.figures.faults["restart gateway"].count >= 1
     assert report.figures.whole == report.figures.requests

@@ -317,6 +317,19 @@ def test_serve_restarts_a_killed_worker(serve: tuple[subprocess.Popen, int]) -> 
     wait_for(lambda: ledger()["clean"], seconds=5, why="clean")
 
 
+def test_nobody_is_refused_while_the_gateway_is_restarted(
+    serve: tuple[subprocess.Popen, int],
+) -> None:
+    process, port = serve
+    (gateway,) = (
+        p for p in psutil.Process(process.pid).children(recursive=True) if "gateway" in p.cmdline()
+    )
+    gateway.kill()
+    body = {"model": "m", "prompt": PROMPT, "max_tokens": 5, "ignore_eos": True}
+    answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
+    assert answer.json()["usage"]["completion_tokens"] == 5
+
+
 def test_kill_9_of_serve_leaves_no_process_and_no_port(serve: tuple[subprocess.Popen, int]) -> None:
     process, port = serve
     pids = children(process)

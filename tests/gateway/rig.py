@@ -12,9 +12,11 @@ from pathlib import Path
 import httpx
 
 from baton.gateway.app import create_app
-from baton.gateway.serve import listen, serve_http
+from baton.gateway.counts import Siblings
+from baton.gateway.serve import serve_http
 from baton.gateway.settings import HttpSettings
 from baton.gateway.tokenizer import Tokenizer
+from baton.shell.listener import bound
 
 from .fake_door import FakeDoor
 from .models import write_checkpoint
@@ -27,20 +29,35 @@ def make_tokenizer() -> Tokenizer:
         return Tokenizer.load(write_checkpoint(Path(directory)))
 
 
-def make_app(door: FakeDoor, *, tokenizer: Tokenizer | None = None, **settings):
+def make_app(
+    door: FakeDoor,
+    *,
+    tokenizer: Tokenizer | None = None,
+    siblings: Siblings | None = None,
+    **settings,
+):
     """settings: of HttpSettings; without a tokenizer it is the one of models.py."""
     settings = HttpSettings(**{"model": MODEL} | settings)
-    return create_app(door, tokenizer or make_tokenizer(), settings)
+    return create_app(door, tokenizer or make_tokenizer(), settings, siblings)
 
 
 def request(
-    door: FakeDoor, method: str, path: str, *, client=("127.0.0.1", 5), settings=None, **arguments
+    door: FakeDoor,
+    method: str,
+    path: str,
+    *,
+    client=("127.0.0.1", 5),
+    settings=None,
+    siblings=None,
+    **arguments,
 ) -> httpx.Response:
     """One request, answered in memory."""
 
     async def go() -> httpx.Response:
         transport = httpx.ASGITransport(
-            make_app(door, **(settings or {})), raise_app_exceptions=False, client=client
+            make_app(door, siblings=siblings, **(settings or {})),
+            raise_app_exceptions=False,
+            client=client,
         )
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             return await http.request(method, path, **arguments)
@@ -74,7 +91,7 @@ async def served(
 ):
     """The base URL of a server on a free port, in this loop. send_buffer: bytes that the kernel
     takes for a client."""
-    socket, stop = listen("127.0.0.1", 0), asyncio.Event()
+    socket, stop = bound("127.0.0.1", 0), asyncio.Event()
     if send_buffer is not None:
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
     scheme = "http" if tls is None else "https"

@@ -11,6 +11,7 @@ from baton.core.errors import Overloaded
 from baton.core.ids import Boot, TokenId
 from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.statistics import BOUNDS_US, CacheTally, Counters, Durations, RankTally
+from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import STOP_STRING, LedgerReport
 from baton.gateway.metrics import Metrics
 from baton.gateway.tally import RequestTally, TallyingDoor
@@ -24,6 +25,10 @@ def parse(page: bytes) -> dict[tuple, float]:
     """(sample name, its labels) -> value."""
     families = text_string_to_metric_families(page.decode())
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples}
+
+
+def metrics(tally: RequestTally, **more: bool) -> Metrics:
+    return Metrics(functools.partial(GatewayCounts.of, "gateway-0", tally), model="m", **more)
 
 
 @functools.cache
@@ -52,7 +57,7 @@ class History:
         self.now += seconds
 
     def scrape(self, report: LedgerReport | None = None) -> dict[tuple, float]:
-        found = parse(Metrics(self.tally, model="m").scrape(report or LedgerReport((), (), 0)))
+        found = parse(metrics(self.tally).scrape(report or LedgerReport((), (), 0)))
         return {
             (name, tuple(v for k, v in labels if k != "model_name")): value
             for (name, labels), value in found.items()
@@ -219,7 +224,7 @@ def test_every_metric_is_documented():
     decode = msgspec.structs.replace(
         view("d", clean=False), counters=Counters(spent={"running": Durations().view()})
     )
-    page = Metrics(RequestTally(), model="m").scrape(LedgerReport((decode,), (), 0)).decode()
+    page = metrics(RequestTally()).scrape(LedgerReport((decode,), (), 0)).decode()
     names = {
         f.name for f in text_string_to_metric_families(page) if not f.name.startswith("process_")
     }

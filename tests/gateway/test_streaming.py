@@ -11,7 +11,7 @@ import uvloop
 
 from baton.core.errors import ConfigError
 from baton.core.messages import FailCode, FinishReason
-from baton.gateway.serve import listen
+from baton.shell.listener import bound
 
 from .fake_door import FakeDoor
 from .models import ids
@@ -252,6 +252,24 @@ def test_shutting_down_lets_open_requests_end():
     run(scenario)
 
 
+def test_shutting_down_answers_once_more_on_a_connection_and_asks_for_another():
+    async def scenario():
+        async with (
+            served(FakeDoor(), grace_s=10) as (url, _, stop, serving),
+            httpx.AsyncClient() as http,
+        ):
+            first = await http.get(f"{url}/health")
+            assert "connection" not in first.headers
+            stop.set()
+            await until(lambda: _refuses(url))
+            last = await http.get(f"{url}/health")
+            assert last.status_code == 200
+            assert last.headers["connection"] == "close"
+            await asyncio.wait_for(serving, 10)
+
+    run(scenario)
+
+
 def test_shutting_down_ends_what_does_not_end_itself():
     async def scenario():
         door = FakeDoor()
@@ -332,7 +350,7 @@ def test_a_large_body_over_a_socket():
 
 
 def test_connections_have_no_nagle_delay_and_a_bound_on_unread_data():
-    with listen("127.0.0.1", 0) as listener:
+    with bound("127.0.0.1", 0) as listener:
         listener.listen()
         with sockets.create_connection(listener.getsockname()) as _:
             accepted, _ = listener.accept()
@@ -343,10 +361,10 @@ def test_connections_have_no_nagle_delay_and_a_bound_on_unread_data():
 
 
 def test_an_address_in_use_is_the_operators_error():
-    with listen("127.0.0.1", 0) as taken:
+    with bound("127.0.0.1", 0) as taken:
         taken.listen()
         with pytest.raises(ConfigError, match="--port"):
-            listen("127.0.0.1", taken.getsockname()[1])
+            bound("127.0.0.1", taken.getsockname()[1])
 
 
 @pytest.mark.slow  # it waits

@@ -161,6 +161,16 @@ def test_a_program_that_lived_long_starts_with_the_first_pause(host):
         pid = up(h, "a")
 
 
+def test_a_program_that_was_asked_to_end_starts_with_the_first_pause(host):
+    h = host(program("a", POLITE))
+    pid = up(h, "a")
+    h.be_ready()
+    for _ in range(3):
+        os.kill(pid, signal.SIGTERM)
+        assert h.expect("Died", name="a")["again_in_s"] == 0.01
+        pid = up(h, "a")
+
+
 def test_a_wrong_setting_ends_the_service_with_its_line(host):
     h = host(
         program("a", STAYS),

@@ -25,11 +25,17 @@ KINDS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
 }
 
 
-def program(name: str, settings: GatewaySettings | WorkerSettings, *, ends: int = 0) -> Program:
+def program(
+    name: str,
+    settings: GatewaySettings | WorkerSettings,
+    *,
+    ends: int = 0,
+    descriptors: tuple[int, ...] = (),
+) -> Program:
     """Return the program that runs a process with these settings."""
     kind = next(kind for kind, (struct, _) in KINDS.items() if isinstance(settings, struct))
     argv = (sys.executable, "-P", "-m", "baton.cli.child", kind, name)
-    return Program(name, argv, ends, msgspec.json.encode(settings))
+    return Program(name, argv, ends, msgspec.json.encode(settings), descriptors)
 
 
 def decode(kind: str, document: bytes) -> Any:

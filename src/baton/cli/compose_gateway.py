@@ -24,23 +24,27 @@ from baton.core.ids import Boot
 from baton.core.parts import FrontParts
 from baton.core.session.session import SessionLimits, Sessions
 from baton.gateway.app import create_app
+from baton.gateway.counts import Siblings
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.front_door import FrontDoor
 from baton.gateway.generation_config import GenerationConfig, load
-from baton.gateway.serve import listen, serve_http
+from baton.gateway.serve import serve_http
 from baton.gateway.settings import HttpSettings
 from baton.gateway.tls import server_context
 from baton.gateway.tokenizer import Tokenizer
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.lines import Lines
+from baton.shell.listener import bound, inherited
 from baton.wire.codec import MAX_FRAME_BYTES
 
 log = structlog.get_logger()
+# After that a gateway takes requests although it is not ready, to say why.
+READY_WITHIN_S, READY_LOOK_S = 3.0, 0.05
 
 
 def run_gateway(settings: GatewaySettings) -> None:
     """Run the gateway until SIGTERM or SIGINT. Raises ConfigError for settings that cannot work."""
-    structlog.contextvars.bind_contextvars(worker="gateway")
+    structlog.contextvars.bind_contextvars(worker=settings.name)
     keys = read_keys(settings.api_keys, settings.api_key_files)
     if (warning := open_to_all(settings.host, keys)) is not None:
         log.warning("http_open_to_all", why=warning)
@@ -60,6 +64,7 @@ def run_gateway(settings: GatewaySettings) -> None:
     )
     http = HttpSettings(
         model=settings.served_model_name,
+        name=settings.name,
         api_keys=keys,
         deadline_ms=_ms(settings.request_timeout_s),
         defaults=generation.defaults,
@@ -72,7 +77,11 @@ def run_gateway(settings: GatewaySettings) -> None:
     )
     tls = server_context(settings.tls)
     secret = load_secret(Path(settings.secret)) if settings.secret else None
-    socket = listen(settings.host, settings.port)
+    socket = (
+        bound(settings.host, settings.port)
+        if settings.shared is None
+        else inherited(settings.shared.listener)
+    )
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
@@ -89,7 +98,7 @@ async def _run(
 ) -> None:
     clock, entropy = MonotonicClock(), SystemEntropy()
     boot = Boot(entropy.bits(64))
-    record = recording(settings.record, name="gateway")
+    record = recording(settings.record, name=settings.name)
     lines = Lines(Sessions(boot, SessionLimits()), control, clock)
     bounds = FrontSettings(
         max_queued=settings.max_queued,
@@ -110,7 +119,10 @@ async def _run(
         control=settings.control,
         engines=engines,
     )
-    app = create_app(door, tokenizer, http)
+    siblings = None
+    if settings.shared is not None and settings.shared.counts is not None:
+        siblings = Siblings(Path(settings.shared.counts), settings.name)
+    app = create_app(door, tokenizer, http, siblings)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -126,6 +138,10 @@ async def _run(
         "gateway_listening", host=settings.host, port=settings.port, control=control.bound_address
     )
     try:
+        if siblings is not None:
+            await siblings.open(app.state.counts)
+        if settings.shared is not None:
+            await _until_ready(door, stop)
         await serve_http(
             app,
             socket=socket,
@@ -135,11 +151,23 @@ async def _run(
             tls=tls,
         )
     finally:
+        if siblings is not None:
+            siblings.close()
         door.close()
         await engines.close()
         record.close()
     if door.failed.done():
         await door.failed
+
+
+async def _until_ready(door: FrontDoor, stop: asyncio.Event) -> None:
+    """Wait until requests can be served: meanwhile clients wait in the queue of the socket, or
+    another gateway takes them."""
+    until = asyncio.get_running_loop().time() + READY_WITHIN_S
+    while not (door.ready().ready or stop.is_set()):
+        if asyncio.get_running_loop().time() > until:
+            return
+        await asyncio.sleep(READY_LOOK_S)
 
 
 def sampling_defaults(settings: GatewaySettings) -> GenerationConfig:

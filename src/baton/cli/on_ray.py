@@ -44,6 +44,10 @@ def serve_on_ray(service: "ServeSettings", given: Given, model: str) -> int:
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("--on ray: Ray is not installed; pip install 'baton-llm[ray]'")
+    if service.gateways > 1:
+        raise ConfigError(
+            f"--gateways {service.gateways}: with --on ray there is one gateway; leave the flag out"
+        )
     if given.get("record") is not None:
         raise ConfigError("--on ray: --record does not work there, as each node has its own disk")
     # Ray tells its makers which clusters exist, unless the user has decided about that.

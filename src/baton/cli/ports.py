@@ -36,6 +36,14 @@ def free_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
+def free_ports(host: str, count: int) -> list[int]:
+    """Return different ports that are free now. Raises ConfigError as `free_port` does."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port(host, 0))
+    return sorted(found)
+
+
 def reachable(host: str) -> str:
     """Return the host to connect to, for a host that a service listens on."""
     return EVERYWHERE.get(host, host)

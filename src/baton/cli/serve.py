@@ -3,6 +3,8 @@ processes."""
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import msgspec
@@ -11,13 +13,16 @@ import typer
 from baton.cli import options as opt
 from baton.cli.flags import Given, with_flags
 from baton.cli.processes import gateway_settings, names_of
+from baton.core.errors import ConfigError
 from baton.launch.settings import RaySettings
 from baton.ports.fabric_settings import FabricSettings
-from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, require_limits
+from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, NumberLimits, require_limits
 from baton.ports.written import path
-from baton.shell.gateway_settings import GatewaySettings
+from baton.shell.gateway_settings import GatewaySettings, Shared
 from baton.shell.settings import Role, WorkerSettings
 from baton.shell.threads import CpuShare, available_cores, divide, together, warning
+
+LAST_PORT = 65_535
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +31,10 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     prefill: Annotated[int, Flag("Number of prefill workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
     decode: Annotated[int, Flag("Number of decode workers.", PROCESSES, limits=ONE_OR_MORE)] = 1
+    gateways: Annotated[
+        int,
+        Flag("Number of gateways, all behind --port.", PROCESSES, limits=NumberLimits(1, 64)),
+    ] = 1
     role: Annotated[
         Literal["split", "unified"],
         Flag("split; or unified: one worker does both (the baseline).", PROCESSES),
@@ -58,7 +67,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     control: Annotated[
         str | None,
         Flag(
-            "Address on which workers register.",
+            "Address on which workers register. Each further gateway takes the next port.",
             PROCESSES,
             default="a free port of loopback; with --on ray of this node's address",
         ),
@@ -119,41 +128,70 @@ def serve(
         from baton.cli.on_ray import serve_on_ray
 
         raise typer.Exit(serve_on_ray(service, given, model))
-    front, workers = plan(given, model, cores=available_cores())
-    if front.record is not None:
-        prepare_directory(front.record, ["gateway", *(w.name for w in workers)])
+    gateways, workers = plan(given, model, cores=available_cores())
+    if gateways[0].record is not None:
+        prepare_directory(
+            gateways[0].record, [*(g.name for g in gateways), *(w.name for w in workers)]
+        )
     directory = str(ensure(model))  # a fetched model has a directory only now
-    front = msgspec.structs.replace(front, model=directory)
+    gateways = tuple(msgspec.structs.replace(g, model=directory) for g in gateways)
     workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
-    raise typer.Exit(supervise(front, workers))
+    raise typer.Exit(supervise(gateways, workers))
 
 
 def plan(
     given: Given, model: str, *, cores: Sequence[int]
-) -> tuple[GatewaySettings, tuple[WorkerSettings, ...]]:
+) -> tuple[tuple[GatewaySettings, ...], tuple[WorkerSettings, ...]]:
     """Make the settings of every process. Raises ConfigError.
 
     Fabrics and control listen on the same address.
     """
     from baton.cli.own_address import control_at, own_address
-    from baton.cli.ports import free_port
 
     service = given.make(ServeSettings)
     names = names_of(model, given)
-    control = service.control or f"tcp://127.0.0.1:{free_port('127.0.0.1', 0)}"
-    front = gateway_settings(given, **names, control=control)
+    controls = control_addresses(service.control, service.gateways)
+    front = gateway_settings(given, **names, control=controls[0])
+    gateways: tuple[GatewaySettings, ...] = (front,)
+    if service.gateways > 1:
+        gateways = tuple(
+            msgspec.structs.replace(front, name=f"gateway-{i}", control=control)
+            for i, control in enumerate(controls)
+        )
     host = own_address((front.control,))
     shared = given.make(
         WorkerSettings,
         **names,
-        gateways=(front.control,),
+        gateways=controls,
         role=Role.UNIFIED,
         name="worker",
         bind=control_at(host),
         threads=1,
         fabric_settings=given.make(FabricSettings, host=host),
     )
-    return front, plan_workers(service, shared, cores=cores, threads=given.get("threads"))
+    return gateways, plan_workers(service, shared, cores=cores, threads=given.get("threads"))
+
+
+def control_addresses(said: str | None, gateways: int) -> tuple[str, ...]:
+    """Return the address on which workers register with each gateway: free ports of loopback, or
+    the one that is `said` and those with the next ports.
+
+    Raises:
+        ConfigError: several gateways are wanted, and the port that is said has no next ones
+    """
+    from baton.cli.ports import free_ports
+
+    if said is None:
+        return tuple(f"tcp://127.0.0.1:{port}" for port in free_ports("127.0.0.1", gateways))
+    if gateways == 1:
+        return (said,)
+    head, _, port = said.rpartition(":")
+    if not (port.isdecimal() and int(port) > 0 and int(port) + gateways - 1 <= LAST_PORT):
+        raise ConfigError(
+            f"--control {said}: each of {gateways} gateways takes a port from this one on, up to "
+            f"{LAST_PORT}; name a port, e.g. tcp://127.0.0.1:5555"
+        )
+    return tuple(f"{head}:{int(port) + i}" for i in range(gateways))
 
 
 def plan_workers(
@@ -190,8 +228,10 @@ def plan_workers(
     return tuple(planned)
 
 
-def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
+def supervise(gateways: Sequence[GatewaySettings], workers: Sequence[WorkerSettings]) -> int:
     """Run all processes until a signal; returns the exit code.
+
+    The socket for clients is bound here and stays open while gateways start again.
 
     Raises:
         ConfigError: one of them cannot start
@@ -200,15 +240,41 @@ def supervise(front: GatewaySettings, workers: Sequence[WorkerSettings]) -> int:
     from baton.cli.narrate import Narrator, greeting, on_cores
     from baton.cli.ports import readiness_of
     from baton.cli.preflight import require_startable
-    from baton.shell.supervisor import Patience, Supervisor
+    from baton.shell.listener import BACKLOG, bound
+    from baton.shell.supervisor import Event, Patience, Stopping, Supervisor
 
     require_startable(workers)
     slow = warning(
         [CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores())
     )
+    front = gateways[0]
     narrator = Narrator(greeting(front, on_cores(workers)), warning=slow)
-    # The gateway stops first, so that its open streams can finish while there are workers.
-    programs = [program("gateway", front, ends=0), *(program(w.name, w, ends=1) for w in workers)]
-    patience = Patience(requests_s=front.shutdown_timeout_s)
     probe = readiness_of(front.host, front.port, tls=front.tls)
-    return Supervisor(programs, probe=probe, tell=narrator, patience=patience).run()
+    patience = Patience(requests_s=front.shutdown_timeout_s)
+    with ExitStack() as stack:
+        listener = stack.enter_context(bound(front.host, front.port))
+        listener.listen(BACKLOG)
+        counts = None
+        if len(gateways) > 1:
+            counts = stack.enter_context(TemporaryDirectory(prefix="baton-"))
+        shared = Shared(listener=listener.fileno(), counts=counts)
+        # Gateways stop first, so that their open streams can finish while there are workers.
+        programs = [
+            *(
+                program(
+                    g.name,
+                    msgspec.structs.replace(g, shared=shared),
+                    ends=0,
+                    descriptors=(shared.listener,),
+                )
+                for g in gateways
+            ),
+            *(program(w.name, w, ends=1) for w in workers),
+        ]
+
+        def tell(event: Event) -> None:
+            if isinstance(event, Stopping):
+                listener.close()  # clients are refused and do not wait for nobody
+            narrator(event)
+
+        return Supervisor(programs, probe=probe, tell=tell, patience=patience).run()

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 import structlog
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from baton import __version__
 from baton.gateway.answer import fault_response
 from baton.gateway.auth import KeyCheck
+from baton.gateway.counts import GatewayCounts, Siblings
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
@@ -32,10 +34,13 @@ from baton.gateway.tokenizer import Tokenizer
 log = structlog.get_logger("baton.gateway")
 
 
-def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> FastAPI:
+def create_app(
+    door: Door, tokenizer: Tokenizer, settings: HttpSettings, siblings: Siblings | None = None
+) -> FastAPI:
     """Make the ASGI application.
 
-    Its table of open requests is `app.state.dispatcher`; serve_http uses it to end them.
+    Its table of open requests is `app.state.dispatcher`; serve_http uses it to end them. What it
+    counts, for its siblings, is `app.state.counts()`.
 
     Raises:
         ConfigError: there is no parser of the name that the settings give
@@ -43,7 +48,8 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
-    metrics = Metrics(tally, model=settings.model)
+    own = partial(GatewayCounts.of, settings.name, tally)
+    metrics = Metrics(own, model=settings.model, several=siblings is not None)
     sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
     routes = Routes(
         door=door,
@@ -53,6 +59,7 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
         metrics=metrics,
         sleeper=sleeper,
         parsers=load_parsers(tokenizer, settings),
+        siblings=siblings,
     )
     app = FastAPI(
         title="Baton",
@@ -62,6 +69,7 @@ def create_app(door: Door, tokenizer: Tokenizer, settings: HttpSettings) -> Fast
         redoc_url=None,
     )
     app.state.dispatcher = dispatcher
+    app.state.counts = lambda: own(door.own_report())
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
     if settings.describes_itself:

@@ -113,6 +113,10 @@ class Door(Protocol):
         """
         ...
 
+    def own_report(self) -> LedgerReport:
+        """The fields of `ledger` that are the gateway's own; it names no workers."""
+        ...
+
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         """Ask every worker for its ledger; returns within a bounded time.
 

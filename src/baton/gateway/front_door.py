@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from itertools import count
 from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 
 from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
@@ -171,9 +172,12 @@ class FrontDoor:
         views = self._front.answers(question)
         missing = tuple(self._front.unanswered(question))
         self._pump.step(ForgetQuestion(question))
+        return msgspec.structs.replace(self.own_report(), workers=tuple(views), missing=missing)
+
+    def own_report(self) -> LedgerReport:
         return LedgerReport(
-            workers=tuple(views),
-            missing=missing,
+            workers=(),
+            missing=(),
             open_requests=self._front.open_requests,
             pairs=len(self._front.usable_pairs()),
             events={mark.name.lower(): n for mark, n in self._front.marks.items()},

@@ -1,11 +1,12 @@
 """GET /metrics: the counters of this gateway and of its workers, in Prometheus' format.
 
+Of several gateways behind one port, each can answer: what gateways count has the label `gateway`.
 Names that begin with `vllm:` have the same meaning as in vLLM; `baton:` names are our own
 (docs/metrics.md lists all). Workers have no HTTP port; the gateway asks them at each scrape.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import (
@@ -20,13 +21,26 @@ from prometheus_client.metrics_core import Metric
 from baton import __version__
 from baton.core.messages import LedgerView
 from baton.core.statistics import BOUNDS_US, CacheTally, RankTally, Spent
+from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import LedgerReport
-from baton.gateway.tally import RequestTally
+from baton.gateway.tally import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 WORKER = ("worker", "role")
 QUEUED, ENDING = "queued", "ending"  # states of rooms (docs/architecture.md)
 FINISHED = ("stop", "length", "abort")
+HISTOGRAMS = (
+    ("vllm:time_to_first_token_seconds", "Time to the first token.", "first"),
+    ("vllm:inter_token_latency_seconds", "Time between tokens.", "between"),
+    (
+        "vllm:request_time_per_output_token_seconds",
+        "A request's mean time between tokens.",
+        "per_token",
+    ),
+    ("vllm:e2e_request_latency_seconds", "Time to the last token.", "whole"),
+    ("vllm:request_prompt_tokens", "Prompt tokens of a request.", "prompts"),
+    ("vllm:request_generation_tokens", "Generated tokens of a request.", "answers"),
+)
 GAVE_WAY = ("offloaded", "recompute")  # events
 CACHE_COUNTERS = {
     "saved_bytes": "Bytes of cached state that rooms have begun with.",
@@ -46,22 +60,32 @@ RANK_COUNTERS = {
 
 
 class Metrics:
-    """The metrics page of one gateway; it owns the registry."""
+    """The metrics page of a gateway; it owns the registry.
 
-    def __init__(self, tally: RequestTally, *, model: str) -> None:
-        self._tally, self._model = tally, model
+    `own` completes a report to the counts of this gateway; `several`: it is one of several.
+    """
+
+    def __init__(
+        self, own: Callable[[LedgerReport], GatewayCounts], *, model: str, several: bool = False
+    ) -> None:
+        self._own, self._model = own, model
         self._report = LedgerReport((), (), 0)
+        self._gateways: list[tuple[tuple[str, ...], GatewayCounts]] = []
+        self._which = ("gateway",) if several else ()
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        if not several:
+            ProcessCollector(registry=self._registry)
 
     def describe(self) -> Sequence[Metric]:
         """Return nothing: metrics are named only when they are collected."""
         return ()
 
-    def scrape(self, report: LedgerReport) -> bytes:
-        """Make the page; `report` has the workers' answers."""
+    def scrape(self, report: LedgerReport, others: Sequence[GatewayCounts] = ()) -> bytes:
+        """Make the page; `report` has the workers' answers, `others` are other gateways."""
         self._report = report
+        gateways = sorted((self._own(report), *others), key=lambda counts: counts.name)
+        self._gateways = [((counts.name,) if self._which else (), counts) for counts in gateways]
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -77,43 +101,46 @@ class Metrics:
     # ---- requests, in vLLM's words --------------------------------------------------------------
 
     def _requests(self) -> Iterator[Metric]:
-        tally, model = self._tally, (self._model,)
-        named = ("model_name",)
+        named = ("model_name", *self._which)
+        counted = [((self._model, *which), counts.tally) for which, counts in self._gateways]
         yield _counter(
-            "vllm:prompt_tokens", "Prompt tokens processed.", named, [(model, tally.prompt_tokens)]
+            "vllm:prompt_tokens",
+            "Prompt tokens processed.",
+            named,
+            [(labels, tally.prompt_tokens) for labels, tally in counted],
         )
         yield _counter(
-            "vllm:generation_tokens", "Tokens generated.", named, [(model, tally.generated_tokens)]
+            "vllm:generation_tokens",
+            "Tokens generated.",
+            named,
+            [(labels, tally.generated_tokens) for labels, tally in counted],
         )
-        ended = [((self._model, reason), tally.finished[reason]) for reason in FINISHED]
         yield _counter(
             "vllm:request_success",
             "Requests that ended well.",
-            ("model_name", "finished_reason"),
-            ended,
+            (*named, "finished_reason"),
+            [
+                ((*labels, reason), tally.finished.get(reason, 0))
+                for labels, tally in counted
+                for reason in FINISHED
+            ],
         )
-        failed = [((self._model, code), count) for code, count in sorted(tally.failed.items())]
         yield _counter(
             "baton:request_failures",
             "Requests that ended with an error.",
-            ("model_name", "code"),
-            failed,
+            (*named, "code"),
+            [
+                ((*labels, code), count)
+                for labels, tally in counted
+                for code, count in sorted(tally.failed.items())
+            ],
         )
-        histograms = (
-            ("vllm:time_to_first_token_seconds", "Time to the first token.", tally.first),
-            ("vllm:inter_token_latency_seconds", "Time between tokens.", tally.between),
-            (
-                "vllm:request_time_per_output_token_seconds",
-                "A request's mean time between tokens.",
-                tally.per_token,
-            ),
-            ("vllm:e2e_request_latency_seconds", "Time to the last token.", tally.whole),
-            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", tally.prompts),
-            ("vllm:request_generation_tokens", "Generated tokens of a request.", tally.answers),
-        )
-        for name, text, histogram in histograms:
+        for name, text, field in HISTOGRAMS:
             family = HistogramMetricFamily(name, text, labels=named)
-            family.add_metric(model, _classes(histogram.bounds, histogram.counts), histogram.total)
+            for labels, tally in counted:
+                histogram: Histogram = getattr(tally, field)
+                buckets = _classes(histogram.bounds, histogram.counts)
+                family.add_metric(labels, buckets, histogram.total)
             yield family
 
     def _places(self) -> Iterator[Metric]:
@@ -123,7 +150,8 @@ class Metrics:
             for room in view.rooms:
                 states.setdefault(room.room, set()).add(room.state)
         running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
-        waiting = sum(seen == {QUEUED} for seen in states.values()) + self._report.queue.length
+        waiting = sum(seen == {QUEUED} for seen in states.values())
+        waiting += sum(counts.queue.length for _, counts in self._gateways)
         named, model = ("model_name",), (self._model,)
         yield _gauge(
             "vllm:num_requests_running", "Requests being computed.", named, [(model, running)]
@@ -166,29 +194,32 @@ class Metrics:
     # ---- ours -----------------------------------------------------------------------------------
 
     def _gateway(self) -> Iterator[Metric]:
-        report = self._report
+        report, gateways, which = self._report, self._gateways, self._which
         yield _gauge(
             "baton:open_requests",
             "Requests not ended, and rooms not closed.",
-            (),
-            [((), report.open_requests)],
+            which,
+            [(labels, counts.open_requests) for labels, counts in gateways],
         )
         yield _gauge(
             "baton:pairs",
             "Pairs of workers that requests can be given to.",
-            (),
-            [((), report.pairs)],
+            which,
+            [(labels, counts.pairs) for labels, counts in gateways],
         )
         up = [((view.name, view.role), 1) for view in report.workers] + [
             ((name, ""), 0) for name in report.missing
         ]
         yield _gauge("baton:worker_up", "Whether a registered worker answered in time.", WORKER, up)
-        events = [((name,), count) for name, count in sorted(report.events.items())]
         yield _counter(
             "baton:gateway_events",
             "Rare branches of the gateway's request logic.",
-            ("event",),
-            events,
+            (*which, "event"),
+            [
+                ((*labels, name), count)
+                for labels, counts in gateways
+                for name, count in sorted(counts.events.items())
+            ],
         )
         credits = [
             ((worker, g), n)
@@ -213,27 +244,40 @@ class Metrics:
                 ("worker",),
                 samples,
             )
-        queue = report.queue
+        yield from self._queues()
+
+    def _queues(self) -> Iterator[Metric]:
+        which = self._which
+        queues = [(labels, counts.queue) for labels, counts in self._gateways]
         yield _gauge(
-            "baton:queue_length", "Requests that wait at the gateway.", (), [((), queue.length)]
+            "baton:queue_length",
+            "Requests that wait at the gateway.",
+            which,
+            [(labels, queue.length) for labels, queue in queues],
         )
         yield _gauge(
             "baton:queue_oldest_seconds",
             "How long the oldest of them has waited.",
-            (),
-            [((), queue.oldest_ms / 1000)],
+            which,
+            [(labels, queue.oldest_ms / 1000) for labels, queue in queues],
         )
         waited = HistogramMetricFamily(
-            "baton:queue_seconds", "How long requests waited at the gateway for their turn."
+            "baton:queue_seconds",
+            "How long requests waited at the gateway for their turn.",
+            labels=which,
         )
-        waited.add_metric((), _spent_classes(queue.waited), queue.waited.total_us / 1e6)
+        for labels, queue in queues:
+            waited.add_metric(labels, _spent_classes(queue.waited), queue.waited.total_us / 1e6)
         yield waited
-        refused = [((reason,), count) for reason, count in sorted(queue.refused.items())]
         yield _counter(
             "baton:refusals",
             "Requests sent away for want of capacity, by reason.",
-            ("reason",),
-            refused,
+            (*which, "reason"),
+            [
+                ((*labels, reason), count)
+                for labels, queue in queues
+                for reason, count in sorted(queue.refused.items())
+            ],
         )
 
     def _workers(self) -> Iterator[Metric]:

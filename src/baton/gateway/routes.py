@@ -27,6 +27,7 @@ from baton.gateway.ask import (
 from baton.gateway.auth import client_of, require_local
 from baton.gateway.body import B, parse_body, read_body
 from baton.gateway.books import books
+from baton.gateway.counts import GatewayCounts, Siblings, joined
 from baton.gateway.detokenize import Detokenizer
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.door import Door, Readiness
@@ -137,6 +138,7 @@ class Routes:
         metrics: Metrics,
         sleeper: Sleeper,
         parsers: Parsers,
+        siblings: Siblings | None,
     ) -> None:
         self._door, self._dispatcher, self._tokenizer, self._settings = (
             door,
@@ -155,6 +157,7 @@ class Routes:
         )
         self._grammars = GrammarMaker(vocabulary, checks, ends=tokenizer.eos_ids)
         self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
+        self._siblings = siblings
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -285,6 +288,13 @@ class Routes:
     async def sleep(self, request: Request) -> Response:
         """POST /sleep."""
         self._require_operator(request)
+        if self._siblings is not None:
+            raise refuse(
+                "this service has several gateways behind one port, and one of them cannot send "
+                "all to sleep; start it with --gateways 1",
+                code="several_gateways",
+                status=409,
+            )
         mode = request.query_params.get("mode", "wait")
         if mode not in SLEEP_MODES:
             raise refuse(f"mode is {mode[:40]!r}; there is {', '.join(SLEEP_MODES)}", param="mode")
@@ -343,14 +353,17 @@ class Routes:
 
     async def metrics(self) -> Response:
         """GET /metrics: for Prometheus."""
-        return Response(
-            self._metrics.scrape(await self._door.ledger(audit=False)), media_type=CONTENT_TYPE
-        )
+        report, others = await self._door.ledger(audit=False), await self._others()
+        return Response(self._metrics.scrape(report, others), media_type=CONTENT_TYPE)
 
     async def ledger(self, request: Request) -> Response:
         """GET /debug/ledger: the ledgers of all workers, for clients on this machine."""
         require_local(request)
-        return json_response(books(await self._door.ledger()))
+        return json_response(books(joined(await self._door.ledger(), await self._others())))
+
+    async def _others(self) -> Sequence[GatewayCounts]:
+        """What the other gateways behind the port count."""
+        return () if self._siblings is None else await self._siblings.others()
 
     async def _body(self, request: Request, schema: type[B]) -> B:
         body = parse_body(schema, await read_body(request, max_bytes=self._settings.max_body_bytes))

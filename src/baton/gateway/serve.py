@@ -1,8 +1,9 @@
 """Serves the application on a socket until it is told to stop, on the caller's asyncio loop.
 
-On stop it accepts no new connections and requests. Open requests may continue for `grace_s`, or
-until `hurry` is set; then each gets an error event or status. About a second later, connections
-still open are closed.
+On stop it accepts no new connections. For PARTING_S it still takes requests on those that it has,
+and each answer asks its client to open another connection for the next one; then idle connections
+are closed. Open requests may continue for `grace_s`, or until `hurry` is set; then each gets an
+error event or status. About a second later, connections still open are closed.
 """
 
 import asyncio
@@ -15,15 +16,16 @@ from ssl import SSLContext
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from baton.core.errors import ConfigError
 from baton.gateway.answer import PlainSend
 from baton.gateway.dispatcher import Dispatcher
+from baton.shell.listener import BACKLOG
 
 log = structlog.get_logger()
-BACKLOG = 2048
-UNREAD_MS = 60_000  # the kernel closes a connection whose client reads nothing for this long
 WRITE_OUT_S = 1
+# Closing an idle connection just when its client sends a request loses the request.
+PARTING_S, PARTING_LOOK_S = 0.5, 0.02
 REMEDY = "a second SIGTERM or Ctrl-C ends them at once"
 # longer than clients keep idle connections: closing one that a client reuses loses a request
 IDLE_S = 75
@@ -38,27 +40,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> sockets.socket:
-    """Return a bound TCP socket (port 0 takes a free port); its connections inherit its options.
+class _Parting:
+    """ASGI middleware that, once `begun`, asks clients not to use their connections again."""
 
-    Raises:
-        ConfigError: the address cannot be bound
-    """
-    family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
-    # The protocol is named so that event loops recognise TCP and disable Nagle's algorithm.
-    sock = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
-    sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-    sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-    sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT, UNREAD_MS)
-    try:
-        sock.bind((host, port))
-    except OSError as e:
-        sock.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {e.strerror}; choose another --host or --port"
-        ) from e
-    sock.setblocking(False)
-    return sock
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self.begun = app, False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, last if self.begun else send)
 
 
 async def serve_http(
@@ -70,20 +66,21 @@ async def serve_http(
     grace_s: float,
     tls: SSLContext | None = None,
 ) -> None:
-    """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 2 seconds
+    """Serve until `stop` is set and everything open has ended, at most about `grace_s` + 3 seconds
     later.
 
     Args:
         app: from create_app
-        socket: from `listen`; closed at the end
+        socket: bound (shell/listener.py); closed at the end
         stop: set by the owner of the process
         hurry: set by the owner of the process after `stop`, to end open requests at once
         grace_s: how long open requests may continue
         tls: for HTTPS; None = plain HTTP
     """
     dispatcher: Dispatcher = app.state.dispatcher
+    parting = _Parting(app)
     config = uvicorn.Config(
-        PlainSend(app),
+        PlainSend(parting),
         loop="none",  # uses the caller's loop
         http="httptools",
         lifespan="off",
@@ -103,6 +100,8 @@ async def serve_http(
     stopping, hurrying = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(hurry.wait())
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        parting.begun = True
+        await _part(server, hurry)
         dispatcher.shut()
         # closes the listener and idle connections, and waits for the others
         server.should_exit = True
@@ -126,3 +125,15 @@ async def serve_http(
         stopping.cancel()
         hurrying.cancel()
         serving.cancel()
+
+
+async def _part(server: _Server, hurry: asyncio.Event) -> None:
+    """Accept no more connections, and give those that are open time for one more request."""
+    if not server.started:
+        return
+    for listener in server.servers:
+        listener.close()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PARTING_S
+    while server.server_state.connections and loop.time() < until and not hurry.is_set():
+        await asyncio.sleep(PARTING_LOOK_S)

@@ -31,6 +31,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    name: str = "gateway"
     api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 8 << 20
     max_prompts: int = 64

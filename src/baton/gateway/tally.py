@@ -7,6 +7,9 @@ that streams 60,000 tokens/s.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+
+import msgspec
 
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
@@ -46,13 +49,17 @@ WHOLE_S = (
 TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
-class Histogram:
+class Histogram(msgspec.Struct):
     """Counts values in buckets; `counts` has an entry for each bound, and one above the last."""
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    @classmethod
+    def of(cls, bounds: tuple[float, ...]) -> "Histogram":
+        """Return an empty one."""
+        return cls(bounds, [0] * (len(bounds) + 1))
 
     def add(self, value: float, times: int = 1) -> None:
         """Count a value `times` times."""
@@ -60,20 +67,30 @@ class Histogram:
         self.total += value * times
 
 
-class RequestTally:
-    """Counts all requests of one gateway. Each choice of `n` is a request."""
+def _histogram(bounds: tuple[float, ...]) -> Histogram:
+    made: Histogram = msgspec.field(default_factory=partial(Histogram.of, bounds))
+    return made
 
-    def __init__(self) -> None:
-        self.prompt_tokens = 0  # of requests that have their first token
-        self.generated_tokens = 0
-        self.finished: Counter[str] = Counter()  # by vLLM's finished_reason
-        self.failed: Counter[str] = Counter()  # by error code
-        self.first = Histogram(FIRST_S)
-        self.between = Histogram(BETWEEN_S)
-        self.per_token = Histogram(BETWEEN_S)
-        self.whole = Histogram(WHOLE_S)
-        self.prompts = Histogram(TOKENS)
-        self.answers = Histogram(TOKENS)
+
+class RequestTally(msgspec.Struct):
+    """Counts all requests of one gateway. Each choice of `n` is a request.
+
+    Attributes:
+        prompt_tokens: of requests that have their first token
+        finished: requests by vLLM's finished_reason
+        failed: requests by error code
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    finished: dict[str, int] = msgspec.field(default_factory=Counter)
+    failed: dict[str, int] = msgspec.field(default_factory=Counter)
+    first: Histogram = _histogram(FIRST_S)
+    between: Histogram = _histogram(BETWEEN_S)
+    per_token: Histogram = _histogram(BETWEEN_S)
+    whole: Histogram = _histogram(WHOLE_S)
+    prompts: Histogram = _histogram(TOKENS)
+    answers: Histogram = _histogram(TOKENS)
 
 
 class _Timed:
@@ -188,6 +205,9 @@ class TallyingDoor:
 
     async def drain(self, worker: str, role: str | None) -> LedgerReport:
         return await self._door.drain(worker, role)
+
+    def own_report(self) -> LedgerReport:
+        return self._door.own_report()
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:
         return await self._door.ledger(audit=audit)

@@ -19,13 +19,14 @@ class Program(msgspec.Struct, frozen=True):
     """A command, and what it reads on standard input.
 
     `name` is for people. Programs are stopped in ascending order of `ends`; programs with equal
-    `ends` are stopped together.
+    `ends` are stopped together. The program inherits `descriptors`.
     """
 
     name: str
     argv: tuple[str, ...]
     ends: int
     document: bytes = b""
+    descriptors: tuple[int, ...] = ()
 
 
 def start(program: Program, *, output: int | None = None) -> subprocess.Popen[bytes]:
@@ -46,6 +47,7 @@ def start(program: Program, *, output: int | None = None) -> subprocess.Popen[by
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             process_group=0,
+            pass_fds=program.descriptors,
         )
 
 

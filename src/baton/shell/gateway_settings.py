@@ -79,10 +79,25 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
         require_limits(self)
 
 
+class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the gateways of one `baton serve` share.
+
+    Attributes:
+        listener: the descriptor of the socket that they inherit (listener.py)
+        counts: the folder with the sockets over which they tell each other what they count; None:
+            there is only one gateway
+    """
+
+    listener: int
+    counts: str | None = None
+
+
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     """Settings of one gateway. Its HTTP side has more
     (`gateway/settings.py`), from files and the model."""
 
+    name: str = "gateway"
+    shared: Shared | None = None
     host: Annotated[str, Flag("Address on which HTTP listens.", HTTP)] = "127.0.0.1"
     port: Annotated[
         int,

@@ -6,8 +6,8 @@
 One thread sleeps in one `poll` on process descriptors, output pipes and the signal socket, until
 the next timer.
 - If a program exits with code 2 before the service is ready, its settings are wrong: no retry.
-- After any other death the program is restarted, after a pause that doubles each time. Before the
-  service is ready, this happens a few times only.
+- After any other death the program is restarted, after a pause that doubles each time unless it
+  had ended in order (code 0). Before the service is ready, this happens a few times only.
 - The first signal stops the programs gently, one group after the other: what does not end in its
   turn is asked for its stacks with SIGQUIT, and killed. The second signal kills all.
 - The kernel kills the programs if the supervisor dies (shell/leash.py).
@@ -38,7 +38,7 @@ class Patience(msgspec.Struct, frozen=True):
     stacks_s: float = 0.3  # between SIGQUIT and SIGKILL
     first_pause_s: float = 0.2  # before the first restart
     longest_pause_s: float = 5.0
-    settled_s: float = 30.0  # after a life this long, the next pause is the first one again
+    settled_s: float = 10.0  # after a life this long, the next pause is the first one again
     probe_every_s: float = 0.2
     start_failures: int = 3  # most deaths of one program before the service is ready
 
@@ -231,7 +231,8 @@ class Supervisor:
         if self._phase is Phase.STOPPING:
             return
         now, name = time.monotonic(), post.program.name
-        if self._phase is Phase.SERVING and now - post.started_at >= self._patience.settled_s:
+        settled = now - post.started_at >= self._patience.settled_s
+        if self._phase is Phase.SERVING and (settled or code == 0):
             post.deaths = 0
         post.deaths += 1
         if self._phase is Phase.STARTING and (

@@ -4,7 +4,8 @@
     failed     it ends with an error that has a code; what came before is as the reference begins
     all else   is a complaint: other tokens, an end without a word, no end
 
-A client of a gateway that is killed loses its connection; nobody can tell it anything.
+A client of a gateway that is killed loses its connection; nobody can tell it anything. One that is
+restarted in order ends its streams first.
 """
 
 import re
@@ -16,7 +17,7 @@ import msgspec
 
 STATED = re.compile(r"HTTP \d{3}: \w+|error in the stream: \w+")
 UNSAID = ("connection lost", "no connection", "the stream ended early")
-GATEWAY = "gateway"
+GATEWAY, RESTART = "gateway", "restart"
 
 
 class ProcessFault(msgspec.Struct, frozen=True):
@@ -80,9 +81,17 @@ def complaints(
             yield f"hung: {who}: for {seen.ended - seen.sent:.1f} s"
 
 
+def role_of(victim: str) -> str:
+    """Return a process's name without its number."""
+    return victim.rsplit("-", 1)[0]
+
+
 def _excused(seen: Seen, faults: Sequence[ProcessFault]) -> bool:
     return seen.failure in UNSAID and any(
-        fault.victim == GATEWAY and fault.at <= seen.ended and seen.sent <= fault.whole
+        role_of(fault.victim) == GATEWAY
+        and fault.kind != RESTART
+        and fault.at <= seen.ended
+        and seen.sent <= fault.whole
         for fault in faults
     )
 
@@ -115,7 +124,7 @@ def figures(history: Sequence[Seen], faults: Sequence[ProcessFault]) -> ChaosFig
     """Sum a run up."""
     of_kind: dict[str, list[ProcessFault]] = {}
     for fault in faults:
-        of_kind.setdefault(f"{fault.kind} {fault.victim.rsplit('-', 1)[0]}", []).append(fault)
+        of_kind.setdefault(f"{fault.kind} {role_of(fault.victim)}", []).append(fault)
     return ChaosFigures(
         requests=len(history),
         whole=sum(not seen.failure for seen in history),

@@ -28,12 +28,13 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     seconds: float = 60.0
+    gateways: int = 1
     prefill: int = 2
     decode: int = 2
     clients: int = 4
     cases: int = 24
     seed: int = 1
-    kinds: tuple[str, ...] = ("kill", "stop")
+    kinds: tuple[str, ...] = ("kill", "stop", "restart")
     victims: tuple[str, ...] = ("prefill", "decode", "gateway")
     flags: tuple[str, ...] = ()
 
@@ -53,6 +54,7 @@ def run(settings: ChaosSettings) -> ChaosReport:
         BatonError: the service does not start, or fails before anything is done to it
     """
     flags = (
+        *("--gateways", str(settings.gateways)),
         *("--prefill", str(settings.prefill), "--decode", str(settings.decode)),
         *("--dtype", "float32", "--enable-prefix-caching"),
         *("--request-timeout", str(TIMEOUT_S), *settings.flags),
@@ -69,7 +71,9 @@ async def _run(settings: ChaosSettings, url: str, supervisor: int) -> ChaosRepor
     nemesis = Nemesis(
         url,
         supervisor,
-        workers=settings.prefill + settings.decode,
+        gateways=settings.gateways,
+        prefill=settings.prefill,
+        decode=settings.decode,
         kinds=settings.kinds,
         victims=settings.victims,
         seed=settings.seed,

@@ -1,4 +1,4 @@
-"""`baton chaos`: kills and stops the processes of a service while clients ask."""
+"""`baton chaos`: kills, stops and restarts the processes of a service while clients ask."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
 
-Kinds = Annotated[str, typer.Option(metavar="LIST", help="What is done: kill, stop.")]
+Kinds = Annotated[str, typer.Option(metavar="LIST", help="What is done: kill, stop, restart.")]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
 
 
@@ -18,16 +18,17 @@ def chaos(
     context: typer.Context,
     model: opt.Model = opt.DEFAULT_MODEL,
     minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
+    gateways: Annotated[int, typer.Option(min=1, help="Gateways.")] = 1,
     prefill: Annotated[int, typer.Option(min=1, help="Prefill workers.")] = 2,
     decode: Annotated[int, typer.Option(min=1, help="Decode workers.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients, each with one request.")] = 4,
     seed: Annotated[int, typer.Option(help="Of requests and faults.")] = 1,
-    kinds: Kinds = "kill,stop",
+    kinds: Kinds = "kill,stop,restart",
     victims: Victims = "prefill,decode,gateway",
     json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
 ) -> None:
-    """Start a service of MODEL, kill and stop its processes one at a time while clients ask, and
-    compare every answer, token for token, with what the unhurt service says.
+    """Start a service of MODEL, kill, stop and restart its processes one at a time while clients
+    ask, and compare every answer, token for token, with what the unhurt service says.
 
     Further flags are those of 'baton serve'. The exit code is 1 if there is a complaint.
     """
@@ -44,6 +45,7 @@ def chaos(
         ChaosSettings(
             model=str(ensure(model)),
             seconds=60 * minutes,
+            gateways=gateways,
             prefill=prefill,
             decode=decode,
             clients=clients,

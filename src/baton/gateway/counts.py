@@ -1,0 +1,98 @@
+"""What each gateway counts by itself, and how the gateways behind one port tell each other.
+
+    a scrape ──▶ one gateway ──connects──▶ the sockets in a folder, one of each gateway
+                             ◀──counts, as JSON, and the end of the connection──
+
+The folder belongs to `baton serve` and no other user can open it.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from baton.core.door import QueueView
+from baton.gateway.door import LedgerReport
+from baton.gateway.tally import RequestTally
+
+ANSWER_WITHIN_S = 0.5
+LARGEST = 1 << 20  # bytes of an answer
+
+
+class GatewayCounts(msgspec.Struct, frozen=True):
+    """What one gateway counts; the fields are those of RequestTally and LedgerReport."""
+
+    name: str
+    tally: RequestTally
+    open_requests: int
+    pairs: int
+    events: dict[str, int]
+    queue: QueueView
+
+    @classmethod
+    def of(cls, name: str, tally: RequestTally, report: LedgerReport) -> "GatewayCounts":
+        """Return the counts of the gateway that made the report."""
+        return cls(name, tally, report.open_requests, report.pairs, report.events, report.queue)
+
+
+def joined(report: LedgerReport, others: Sequence[GatewayCounts]) -> LedgerReport:
+    """Return the report with the requests of other gateways too."""
+    queues = [report.queue, *(counts.queue for counts in others)]
+    refused: Counter[str] = Counter()
+    for queue in queues:
+        refused.update(queue.refused)
+    queue = msgspec.structs.replace(
+        report.queue,
+        length=sum(queue.length for queue in queues),
+        oldest_ms=max(queue.oldest_ms for queue in queues),
+        refused=dict(refused),
+    )
+    open_requests = report.open_requests + sum(counts.open_requests for counts in others)
+    return msgspec.structs.replace(report, open_requests=open_requests, queue=queue)
+
+
+class Siblings:
+    """Tells the other gateways behind the port what this one counts, and asks them.
+
+    Created on its asyncio loop; `close` releases everything.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._path = folder, folder / name
+        self._server: asyncio.Server | None = None
+
+    async def open(self, own: Callable[[], GatewayCounts]) -> None:
+        """Answer the others from now on."""
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+                writer.write(msgspec.json.encode(own()))
+                await writer.drain()
+
+        self._path.unlink(missing_ok=True)  # of a gateway of this name that was killed
+        self._server = await asyncio.start_unix_server(answer, self._path)
+
+    async def others(self) -> list[GatewayCounts]:
+        """Return what the others count; those that do not answer are left out."""
+        paths = sorted(path for path in self._folder.iterdir() if path != self._path)
+        found = await asyncio.gather(*map(_ask, paths))
+        return [counts for counts in found if counts is not None]
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+
+
+async def _ask(path: Path) -> GatewayCounts | None:
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            reader, writer = await asyncio.open_unix_connection(path, limit=LARGEST)
+            with contextlib.closing(writer):
+                return msgspec.json.decode(await reader.read(LARGEST), type=GatewayCounts)
+    except (OSError, TimeoutError, msgspec.DecodeError):
+        return None
