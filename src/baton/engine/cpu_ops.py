@@ -148,6 +148,7 @@ class CpuOps:
         def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
             assert len(kept[0]) == len(counts)
             whole = F.pad(x, (0, odd)) if odd else x.contiguous()
+            whole = whole if unit > 1 else whole.float()
             out, job = x.new_empty((len(x), wide)), task.job
             used = counts.nonzero()[0]
             some = matrices[used]
@@ -173,9 +174,10 @@ class CpuOps:
         def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
             if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
                 x = F.pad(x, (0, -deep % unit)).contiguous()
+            x = x if unit > 1 else x.float()
             job = task.job
             job.rows, job.heads, job.depth, job.wide = x.shape[0], heads, panels.shape[2], wide
-            job.x, job.x_row, job.x_head = x.data_ptr(), x.stride(0), x.stride(1)
+            job.x, job.x_row, job.x_head = x.data_ptr(), x.stride(0) // unit, x.stride(1) // unit
             job.out, job.out_row, job.out_head = out.data_ptr(), out.stride(0), out.stride(1)
             job.weight, job.scale, job.exact = panels.data_ptr(), scale, out.dtype is torch.float32
             room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
@@ -194,10 +196,12 @@ class CpuOps:
             -1, SCORES, deep + odd
         )
         product, count = self.by_head(runs.transpose(1, 2)), len(runs)
+        paired = h.paired(self._dtype)
 
         def score(x: torch.Tensor) -> torch.Tensor:
             found = x.new_empty((len(x), count, SCORES), dtype=torch.float32)
             even = F.pad(x, (0, odd)) if odd else x
+            even = even if paired else even.float()
             product(even[:, None].expand(-1, count, -1), found)
             return found.view(len(x), -1)[:, :wide]
 

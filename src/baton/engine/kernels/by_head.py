@@ -21,7 +21,7 @@ from baton.engine.kernels.vectors import PAIRS, PANEL, scratch, tile_of, unit_of
 from baton.engine.kernels.vectors import ROWS as MOST
 
 FEW = 4
-_most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
+_most, _few, _one = (tile_of(rows, widened=True) for rows in (MOST, FEW, 1))
 
 
 @fields
@@ -30,7 +30,8 @@ class ByHeadJob(Job):
 
     Attributes:
         rows, heads: numbers of rows and heads of x and out
-        x, x_row, x_head: address and strides
+        x, x_row, x_head: address and strides, in words of 4 bytes: pairs, or float32 (`widened` in
+            vectors.py)
         weight: the panels of all heads
         out, out_row, out_head: address and strides; float32 if `exact`, else as stored
         depth: depth of a panel, in units
@@ -96,14 +97,13 @@ def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped
 
 
 @numba.njit(fastmath={"contract"})
-def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
+def _together(job, head):  # type: ignore[no-untyped-def]
     """Gather the rows of a head; returns their address."""
-    there = job.together + head * job.rows * size * size_of(kind)
+    size = job.depth
+    there = job.together + 4 * head * job.rows * size
     for row in range(job.rows):
-        x = carray(
-            typed(kind, job.x + (row * job.x_row + head * job.x_head) * size_of(kind)), (size,)
-        )
-        line = carray(typed(kind, there + row * size * size_of(kind)), (size,))
+        x = carray(floats(job.x + 4 * (row * job.x_row + head * job.x_head)), (size,))
+        line = carray(floats(there + 4 * row * size), (size,))
         for d in range(size):
             line[d] = x[d]
     return there
@@ -112,18 +112,18 @@ def _together(kind, job, head, size):  # type: ignore[no-untyped-def]
 @numba.njit(fastmath={"contract"})
 def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-untyped-def]
     """Multiply all rows with one panel. x: address of
-    the head's rows; step: their stride in bytes."""
+    the head's rows; step: their stride in words."""
     row, depth = 0, job.depth
     while row < job.rows:
-        left, a = job.rows - row, x + row * step
+        left, a = job.rows - row, x + 4 * row * step
         if left >= MOST:
-            _most(kind, a, step // unit_of(kind), weight, sums, depth)
+            _most(kind, a, step, weight, sums, depth)
             count = MOST
         elif left >= FEW:
-            _few(kind, a, step // unit_of(kind), weight, sums, depth)
+            _few(kind, a, step, weight, sums, depth)
             count = FEW
         else:
-            _one(kind, a, step // unit_of(kind), weight, sums, depth)
+            _one(kind, a, step, weight, sums, depth)
             count = 1
         _keep(kind, job, sums, row, count, head, column)
         row += count
@@ -133,14 +133,14 @@ def by_head(kind):  # type: ignore[no-untyped-def]
     """Make the kernel."""
     job = _job(kind)
     panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
-    size, sums = job.depth * unit_of(kind) // size_of(kind), scratch()
+    sums = scratch()
     while True:
         head = take(kind)
         if head >= job.heads:
             return
-        x, step = job.x + head * job.x_head * size_of(kind), job.x_row * size_of(kind)
+        x, step = job.x + 4 * head * job.x_head, job.x_row
         if job.together:
-            x, step = _together(kind, job, head, size), size * size_of(kind)
+            x, step = _together(job, head), job.depth
         for n in range(panels):
             _panel(
                 kind, job, x, step, job.weight + (head * panels + n) * panel, sums, head, n * PANEL

@@ -20,7 +20,7 @@ from baton.engine.kernels.vectors import PANEL, scratch, tile_of, unit_of
 from baton.engine.kernels.vectors import ROWS as MOST
 
 SHARE = 4
-_most, _few, _one = tile_of(MOST), tile_of(FEW), tile_of(1)
+_most, _few, _one = (tile_of(rows, widened=True) for rows in (MOST, FEW, 1))
 
 
 @fields
@@ -28,7 +28,8 @@ class GroupedJob(Job):
     """The job of `grouped`.
 
     Attributes:
-        x, out: addresses of contiguous rows
+        x: address of contiguous rows of pairs, or of float32 (`widened` in vectors.py)
+        out: address of contiguous rows
         depth: depth of a panel, in units
         wide: columns of out
         matrices, count: address and number of `CMatrix` structs, for the matrices that have rows
@@ -82,7 +83,7 @@ def _panel(kind, job, matrix, weight, column, sums):  # type: ignore[no-untyped-
     """Multiply all rows of a matrix with one panel."""
     row, past, depth = matrix.first, matrix.first + matrix.rows, job.depth
     while row < past:
-        x = job.x + row * depth * unit_of(kind)
+        x = job.x + 4 * row * depth
         if past - row >= MOST:
             _most(kind, x, depth, weight, sums, depth)
             count = MOST
