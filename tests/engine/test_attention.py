@@ -39,14 +39,17 @@ class MemoryPool:
 
 
 class Case:
-    """A pool with random pages, and a batch over it."""
+    """A pool with random pages, and a batch over it.
+
+    contexts: (start, rows, how many of these were generated; none if it is not said)
+    """
 
     def __init__(
         self,
         dtype: DType,
         heads: tuple[int, int],
         dim: int,
-        contexts: list[tuple[int, int]],
+        contexts: list[tuple[int, ...]],
         *,
         b: int = B,
         k: int = 1,
@@ -59,20 +62,21 @@ class Case:
         spec = StateSpec("kv", KV, tuple(range(LAYERS)), ("k", "v"), heads[1], dim, dtype)
         table = StateTable(LAYERS, b, (Group(KV, Unit.PAGE, seen),), (spec,))
         self.placement = Placement(table, 1, 1, 0, 0, k)
-        need = [-(-(start + count) // (b * k)) for start, count in contexts]  # pages
+        need = [-(-(start + count) // (b * k)) for start, count, *_ in contexts]  # pages
         order = np.random.default_rng(0).permutation(sum(need) + 3).astype(np.int32)
         slots = (order[:, None] * k + np.arange(k, dtype=np.int32)).astype(np.int32)
         self.pool = MemoryPool((sum(need) + 3) * self.placement.page_bytes(KV))
         self.view = pool_view(self.pool, self.placement)
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
-        for (start, count), n in zip(contexts, need, strict=True):
+        for (start, count, *said), n in zip(contexts, need, strict=True):
             self.segments.append(
                 Segment(
                     first=first,
                     count=count,
                     start=start,
                     block_table=slots[used : used + n].reshape(-1),
+                    said=sum(said),
                 )
             )
             first, used = first + count, used + n
@@ -98,14 +102,14 @@ class Case:
 
 CONTEXTS = [
     (0, 1),
-    (5, 1),
-    (15, 1),
-    (16, 1),
-    (200, 1),
+    (5, 1, 1),
+    (15, 1, 1),
+    (16, 1, 1),
+    (200, 1, 1),
     (0, 17),
-    (33, 40),
+    (33, 40, 9),
     (2 * TILE + 21, 30),
-    (7, 3),
+    (7, 3, 3),
 ]
 
 
@@ -164,7 +168,9 @@ def test_writing_touches_the_written_rows_alone() -> None:
 @pytest.mark.parametrize("other", [float("nan"), 1e30, -1e30])
 def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) -> None:
     """What lies behind the last row in a block is another request's."""
-    case = Case(dtype, (9, 3), 64, [(5, 1), (15, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
+    case = Case(
+        dtype, (9, 3), 64, [(5, 1, 1), (15, 1), (20, 13, 4), (TILE + 1, 1, 1), (TILE - 7, 40)]
+    )
     for s in case.segments:
         length = s.start + s.count
         case.view[int(s.block_table[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other
@@ -172,14 +178,14 @@ def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) 
 
 
 def test_segments_may_come_in_any_order() -> None:
-    case = Case(DType.BF16, (4, 2), 64, [(40, 1), (7, 2), (90, 1)])
+    case = Case(DType.BF16, (4, 2), 64, [(40, 1, 1), (7, 2), (90, 1, 1), (30, 9, 2)])
     backend = CpuAttention(case.pool, case.placement)
     assert torch.equal(case.run(backend), case.run(backend, case.segments[::-1]))
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_large_scores_neither_overflow_nor_vanish(dtype: DType) -> None:
-    case = Case(dtype, (4, 2), 64, [(300, 1), (TILE - 9, 50)])
+    case = Case(dtype, (4, 2), 64, [(300, 1, 1), (TILE - 9, 50)])
     case.q *= 100
     compare(case)
 
@@ -195,8 +201,32 @@ def test_a_row_of_a_chunk_does_not_depend_on_the_rows_after_it(dtype: DType) -> 
         assert torch.equal(case.run(backend, [cut])[:count], expected[:count])
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("seen", [FULL, Window(21)])
+def test_generated_rows_have_the_same_bits_one_by_one_and_together(
+    dtype: DType, seen: Seen
+) -> None:
+    case = Case(dtype, (9, 3), 64, [(40, 12, 12), (TILE - 9, 30, 11)], seen=seen)
+    backend = CpuAttention(case.pool, case.placement)
+    together = case.run(backend)
+    for s in case.segments:
+        for n in range(s.count - s.said, s.count):
+            one = Segment(
+                first=s.first + n, count=1, start=s.start + n, block_table=s.block_table, said=1
+            )
+            assert torch.equal(case.run(backend, [one])[s.first + n], together[s.first + n])
+
+
 WINDOWS = [1, 5, B, 3 * B + 1, TILE - 3, TILE, TILE + 40]
-LONG = [(0, 1), (15, 1), (200, 2), (2 * TILE + 7, 1), (0, 17), (33, 40), (2 * TILE - 21, 60)]
+LONG = [
+    (0, 1),
+    (15, 1, 1),
+    (200, 2, 2),
+    (2 * TILE + 7, 1, 1),
+    (0, 17),
+    (33, 40, 11),
+    (2 * TILE - 21, 60),
+]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -209,7 +239,7 @@ def test_a_window_is_obeyed(dtype: DType, dim: int, window: int) -> None:
 def test_what_lies_before_a_window_is_not_looked_at(window: int) -> None:
     """The plain backend against the definition: other keys and values before the window change no
     bit."""
-    case = Case(DType.F32, (4, 2), 16, [(TILE + 50, 1)], seen=Window(window))
+    case = Case(DType.F32, (4, 2), 16, [(TILE + 50, 1, 1)], seen=Window(window))
     for backend in (
         ReferenceAttention(case.pool, case.placement),
         CpuAttention(case.pool, case.placement),
@@ -297,6 +327,7 @@ def test_a_list_that_begins_with_the_window_gives_the_same_bits(dtype: DType, wi
                     start=s.start,
                     block_table=s.block_table[begin:],
                     begin=begin,
+                    said=s.said,
                 )
             )
         found = case.run(backend, cut)

@@ -19,6 +19,7 @@ from baton.core.ids import BlockIndex
 from baton.core.memory.state import DType, Unit
 from baton.core.messages import Sampling
 from baton.core.work import BatchDone, DigestDone, DigestOrder, Job, Row, RowDone
+from baton.engine import onednn
 from baton.engine.attention.interface import Attend
 from baton.engine.models.base import KV
 from baton.engine.trial import default_directory
@@ -191,6 +192,27 @@ def test_a_decode_step_has_the_same_bits_at_every_batch_size(
             pool.array[:] = before[group]
         rig.run(steps[20 - size :])
         assert torch.equal(answers(rig, size), expected[20 - size :]), f"batch of {size}"
+
+
+@pytest.mark.skipif(onednn.multiplies(torch.bfloat16), reason="oneDNN's rows depend on the shape")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_was_generated_has_the_same_bits_when_it_is_computed_as_a_prompt(
+    models: Mapping[str, Path], rigs: list[Rig], shape: str
+) -> None:
+    """So an answer that goes on at another worker is the same in 16 bits, too."""
+    rig = Rig(models[shape], dtype=DType.BF16)
+    rigs.append(rig)
+    pages = np.random.default_rng(1).permutation(64).tolist()
+    first = Request(1, requests(1, length=(37,))[0].prompt, pages[:8])
+    tokens = [rig.run([first.whole()])[0].drawn.token]
+    logits = [answers(rig, 1)[0]]
+    for n in range(1, 22):
+        tokens.append(rig.run([first.next(tokens[-1], n)])[0].drawn.token)
+        logits.append(answers(rig, 1)[0])
+    for said in (1, 6, 21):
+        again = Request(2, first.prompt + tokens[:said], pages[8:16])
+        rig.run([again.chunk(0, len(again.prompt), said=said)])
+        assert torch.equal(answers(rig, 1)[0], logits[said]), f"after {said} tokens"
 
 
 # ---- transformers' tokens -----------------------------------------------------------------------

@@ -21,7 +21,7 @@ from baton.core.memory.kinds import HOST
 from baton.core.memory.state import DType, Group, Placement, StateTable, Unit, Whole
 from baton.core.work import DigestDone, DigestOrder, Job
 from baton.engine.attention.delta import DeltaRows, ReferenceDelta
-from baton.engine.attention.delta_cpu import CHUNK, FEW_ROWS, CpuDelta
+from baton.engine.attention.delta_cpu import CHUNK, CpuDelta
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Segment
 from baton.engine.models.base import DTYPES, KV, SLOT
 from baton.engine.models.gated_delta import delta_specs
@@ -29,17 +29,17 @@ from baton.engine.models.qwen3_next import Qwen3NextFamily
 from baton.engine.models.qwen3_next_config import DeltaSettings
 
 SIZES = {"shared": (2, 6, 12, 20, 4), "alone": (3, 3, 16, 8, 2)}
-# (start, rows): steps, a scan of less than a chunk, of one, and of more; beginnings and
-# continuations of each
+# (start, rows, how many of them were generated): steps, a scan of less than a chunk, of one, and of
+# more, and steps after a scan; beginnings and continuations of each
 CONTEXTS = [
-    (0, 1),
-    (5, 1),
-    (9, FEW_ROWS),
-    (0, 3),
-    (0, FEW_ROWS + 1),
-    (70, CHUNK),
-    (3, 2 * CHUNK + 7),
-    (0, CHUNK + 1),
+    (0, 1, 1),
+    (5, 1, 1),
+    (9, 8, 8),
+    (0, 3, 0),
+    (0, 9, 3),
+    (70, CHUNK, 0),
+    (3, 2 * CHUNK + 7, 20),
+    (0, CHUNK + 1, 0),
 ]
 LAYERS, LAYER = (1, 2, 4), 1  # of the model's; the second of them is used
 WIDTHS = [(1, 1), (2, 1), (4, 1), (2, 2)]  # of tensor parallelism, and stages
@@ -77,7 +77,7 @@ class Case:
             6, 16, (Group(SLOT, Unit.SLOT, Whole()),), delta_specs(settings, LAYERS, SLOT, dtype)
         )
         self.placement = Placement(table, 1, 1, 0, 0, 1)
-        self.settings, self.dtype, count = settings, DTYPES[dtype], sum(n for _, n in CONTEXTS)
+        self.settings, self.dtype, count = settings, DTYPES[dtype], sum(n for _, n, _ in CONTEXTS)
         generator = torch.Generator().manual_seed(0)
         self.initial = torch.randint(
             0x30, 0x3F, (11 * self.placement.block_bytes(SLOT),), generator=generator
@@ -95,11 +95,10 @@ class Case:
             settings.value,
         )
         slots, first, self.segments = [9, 3, 0, 7, 1, 10, 5, 2], 0, []
-        for slot, (start, n) in zip(slots, CONTEXTS, strict=True):
+        for slot, (start, n, said) in zip(slots, CONTEXTS, strict=True):
+            table = np.array([slot], dtype=np.int32)
             self.segments.append(
-                Segment(
-                    first=first, count=n, start=start, block_table=np.array([slot], dtype=np.int32)
-                )
+                Segment(first=first, count=n, start=start, block_table=table, said=said)
             )
             first += n
 

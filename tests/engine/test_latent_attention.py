@@ -32,7 +32,7 @@ from baton.engine.attention.reference import pool_view
 FULL, B, LAYERS = GroupName("full"), 16, 2
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 WORST = {DType.F32: 1e-5, DType.BF16: 2e-2, DType.F16: 2e-3}
-CONTEXTS = [(0, 1), (15, 1), (16, 1), (200, 3), (0, 17), (33, 40), (2 * TILE + 21, 30)]
+CONTEXTS = [(0, 1), (15, 1, 1), (16, 1, 1), (200, 3, 3), (0, 17), (33, 40, 9), (2 * TILE + 21, 30)]
 
 
 class MemoryPool:
@@ -45,14 +45,15 @@ class MemoryPool:
 
 
 class Case:
-    """A pool with random rows, and a batch over it. size: elements of a row and of a value."""
+    """A pool with random rows, and a batch over it. size: elements of a row and of a value;
+    contexts: as in test_attention.py."""
 
     def __init__(
         self,
         dtype: DType,
         heads: int,
         size: tuple[int, int],
-        contexts: list[tuple[int, int]] = CONTEXTS,
+        contexts: list[tuple[int, ...]] = CONTEXTS,
         *,
         k: int = 1,
         seen: Seen | None = None,
@@ -64,20 +65,21 @@ class Case:
         other = StateSpec("other", FULL, (0,), ("s",), 1, 3, dtype)
         table = StateTable(LAYERS, B, (Group(FULL, Unit.PAGE, seen or Full()),), (other, spec))
         self.placement = Placement(table, 1, 1, 0, 0, k)
-        need = [-(-(start + count) // (B * k)) for start, count in contexts]  # pages
+        need = [-(-(start + count) // (B * k)) for start, count, *_ in contexts]  # pages
         order = np.random.default_rng(0).permutation(sum(need) + 3).astype(np.int32)
         slots = (order[:, None] * k + np.arange(k, dtype=np.int32)).astype(np.int32)
         self.pool = MemoryPool((sum(need) + 3) * self.placement.page_bytes(FULL))
         self.view = pool_view(self.pool, self.placement, LATENT)
         self.view.copy_(torch.randn(self.view.shape))
         self.segments, first, used = [], 0, 0
-        for (start, count), n in zip(contexts, need, strict=True):
+        for (start, count, *said), n in zip(contexts, need, strict=True):
             self.segments.append(
                 Segment(
                     first=first,
                     count=count,
                     start=start,
                     block_table=slots[used : used + n].reshape(-1),
+                    said=sum(said),
                 )
             )
             first, used = first + count, used + n
@@ -173,7 +175,7 @@ def test_a_row_depends_neither_on_its_company_nor_on_the_cut(dtype: DType) -> No
 @pytest.mark.parametrize("other", [float("nan"), 1e30])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_rows_past_a_context_are_never_read_into_it(dtype: DType, other: float) -> None:
-    case = Case(dtype, 4, (96, 64), [(5, 1), (20, 13), (TILE + 1, 1), (TILE - 7, 40)])
+    case = Case(dtype, 4, (96, 64), [(5, 1, 1), (20, 13, 4), (TILE + 1, 1, 1), (TILE - 7, 40)])
     for s in case.segments:
         length = s.start + s.count
         case.view[int(s.block_table[(length - 1) // B]), :, :, :, (length - 1) % B + 1 :] = other

@@ -203,13 +203,19 @@ class Request:
         self.pages: Mapping[GroupName, np.ndarray] = {KV: held, WINDOW: held, SLOT: held[:1]}
 
     def chunk(
-        self, start: int, end: int, *, final: tuple[int, int] | None = None, draw: bool = True
+        self,
+        start: int,
+        end: int,
+        *,
+        final: tuple[int, int] | None = None,
+        draw: bool = True,
+        said: int = 0,
     ) -> Row:
         """Positions [start, end) of the prompt."""
         sealed = {} if final is None else {KV: (BlockIndex(final[0]), BlockIndex(final[1]))}
         tokens = tuple(TokenId(t) for t in self.prompt[start:end])
         order = Draw(self.sampling, TokenIndex(0)) if draw else None
-        return Row(self.key, start, tokens, self.pages, sealed, end, order)
+        return Row(self.key, start, tokens, self.pages, sealed, end, order, said=said)
 
     def whole(self) -> Row:
         """The prompt at once, all its blocks final."""
@@ -228,4 +234,5 @@ class Request:
             {},
             at + 1,
             Draw(self.sampling, TokenIndex(index)),
+            said=1,
         )

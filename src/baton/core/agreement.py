@@ -133,6 +133,7 @@ class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: TokenIndex
     past: Past | None = None  # what the draw needs besides the logits
     score: Score | None = None  # compute the logprobs of the prompt's tokens
+    said: int = 0  # how many of its tokens, the last ones, were generated
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -89,6 +89,9 @@ class Row(msgspec.Struct, frozen=True):
     draw: Draw | None
     begins: Mapping[GroupName, BlockIndex] = {}
     score: Score | None = None  # compute the logprobs of the tokens that follow its positions
+    # how many of its tokens, the last ones, were generated: they are computed as if they came one
+    # by one, so that an answer which goes on elsewhere is the same
+    said: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):

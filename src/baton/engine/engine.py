@@ -280,6 +280,7 @@ class TorchEngine:
                     start=row.start,
                     block_table=blocks,
                     begin=begin,
+                    said=row.said,
                 )
             )
             slots.append(blocks[at // b - begin].astype(np.int64) * b + at % b)

@@ -31,7 +31,7 @@ from baton.core.messages import (
 from baton.core.rank.rank_effects import Read
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.tables import DECODE, PREFILL, UNIFIED
-from baton.core.work import ReadOutcome
+from baton.core.work import Batch, ReadOutcome
 
 P, D = 2, 3
 
@@ -292,6 +292,37 @@ def test_a_worker_lost_at_any_step_leaves_nothing_on_the_others(steps: int, lost
     world.run()
     assert world.tokens() == expected(prompt(14), 6), "the successor goes on where it ended"
     assert world.tokens(2) == expected(prompt(9), 4), "a restarted worker serves the next request"
+
+
+def test_rows_of_generated_tokens_are_told_from_those_of_the_prompt() -> None:
+    """However many are computed at once: some are one by one, and others together, on a worker
+    where the answer goes on."""
+    tokens, counts = 14, set[int]()
+
+    def watch(node: Node) -> None:
+        compute = node.engine.compute
+
+        def watched(batch: Batch) -> None:
+            for row in batch.rows:
+                end = row.start + len(row.tokens)
+                assert row.said == sum(at >= tokens for at in range(row.start, end))
+                counts.add(row.said)
+            compute(batch)
+
+        node.engine.compute = watched  # type: ignore[method-assign]
+
+    for steps in range(20, 80, 4):
+        world = split(step_tokens=4, last_chunk_tokens=4)
+        for node in world.nodes.values():
+            watch(node)
+        world.submit(submit(1, prompt(tokens), max_tokens=12))
+        for _ in range(steps):
+            world.step()
+        world.lose(D)
+        watch(world.add("decode", D + 10))
+        world.run()
+        assert world.tokens() == expected(prompt(tokens), 12)
+    assert counts > {0, 1, 2}, "also some of which a row has both"
 
 
 def test_stale_fails_a_room_that_lacks_something_and_none_that_has_everything() -> None:

@@ -22,6 +22,7 @@ def row_of(order: RowOrder, rooms: BlockTables) -> Row:
         draw=Draw(order.sampling, order.index, order.past) if order.sampling is not None else None,
         begins=rooms.begins(order.key),
         score=order.score,
+        said=order.said,
     )
 
 

@@ -94,6 +94,7 @@ class Computing(Stage[Any]):
             index=TokenIndex(len(room.ticket.said)),
             past=past_of(room.ticket) if last else None,
             score=self._score(room, end) if room.scores is not None else None,
+            said=max(0, end - max(start, len(room.ticket.prompt))),
         )
 
     def _score(self, room: ComputedRoom, end: int) -> Score:

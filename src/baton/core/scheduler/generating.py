@@ -138,6 +138,7 @@ def decode_row(
         sampling=room.ticket.sampling,
         index=room.next_index,
         past=past_of(room.ticket, room.generated),
+        said=1,
     )
 
 

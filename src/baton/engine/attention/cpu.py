@@ -1,8 +1,9 @@
 """Paged attention on a CPU: an AttentionBackend over compiled kernels.
 
-A segment with few query rows (decode) is computed row by row; one with more rows (prefill) is
-computed in tiles (Dao et al. 2022). Which kernel a row takes depends only on its own segment. If
-the layout of the pool allows it, rows are multiplied in place, without a copy (`direct`).
+Rows of generated tokens are computed one by one, those of a prompt in tiles (Dao et al. 2022). The
+two add up in different orders, so a row takes the kernel of what its token is, however many are
+computed at once. If the layout of the pool allows it, rows are multiplied in place, without a copy
+(`direct`).
 
 What each of the two is worth, as processor time of a step of the model `llama` of
 tools/decode_step.py (bfloat16, one thread, context 512): with tiles only, a decode step takes 1.17
@@ -32,8 +33,6 @@ from baton.engine.attention.reference import pool_view
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
 
-# up to this many rows of a segment, a pass over its KV cache for each row is cheaper than tiles
-FEW_ROWS = 4
 LOG2_E = 1.4426950408889634
 BITS = {
     DType.F32: (torch.float32, np.float32),
@@ -127,13 +126,13 @@ class PagedRows:
             sinks: float32 [heads], or None
         """
         window, sunk = self._window, self._sunk(sinks, q.shape[1])
-        few = sorted((s for s in segments if s.count <= FEW_ROWS), key=lambda s: s.first)
-        if few:
-            self._attend_few(layer, q, few, window, sunk, out)
+        said = sorted((s for s in segments if s.said), key=lambda s: s.first)
+        if said:
+            self._attend_each(layer, q, said, window, sunk, out)
         for s in segments:
-            if s.count > FEW_ROWS:
-                rows = slice(s.first, s.first + s.count)
-                self._attend_many(layer, q[rows], s, window, sunk, out[rows])
+            if s.said < s.count:
+                rows = slice(s.first, s.first + s.count - s.said)
+                self._attend_prompt(layer, q[rows], s, window, sunk, out[rows])
 
     def attend_gathered(
         self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor
@@ -172,7 +171,7 @@ class PagedRows:
         scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self.kv_heads, -1).numpy()
         return scaled
 
-    def _attend_few(
+    def _attend_each(
         self,
         layer: int,
         q: torch.Tensor,
@@ -181,22 +180,26 @@ class PagedRows:
         sunk: NDArray[np.float32],
         out: torch.Tensor,
     ) -> None:
-        rows = torch.tensor([n for s in segments for n in range(s.first, s.first + s.count)])
+        """Compute the rows of generated tokens."""
+        past = [s.first + s.count for s in segments]
+        rows = torch.tensor(
+            [n for s, end in zip(segments, past, strict=True) for n in range(end - s.said, end)]
+        )
         # Positions are counted from the first one held; scores do not depend on the offset.
         starts = [s.start - s.begin * self.tokens for s in segments]
         lengths = np.array(
             [
                 start + n + 1
                 for s, start in zip(segments, starts, strict=True)
-                for n in range(s.count)
+                for n in range(s.count - s.said, s.count)
             ],
             np.int64,
         )
         tables = np.zeros((len(rows), max(len(s.block_table) for s in segments)), dtype=np.int32)
         n = 0
         for s in segments:
-            tables[n : n + s.count, : len(s.block_table)] = s.block_table
-            n += s.count
+            tables[n : n + s.said, : len(s.block_table)] = s.block_table
+            n += s.said
         mine = q if len(rows) == len(q) else q[rows]
         result = self._each(
             mine, lengths, window, sunk, tables, self._layers[layer], out.shape[2]
@@ -229,7 +232,7 @@ class PagedRows:
         )
         return torch.from_numpy(found)[..., :wide].reshape(count, -1, wide)
 
-    def _attend_many(
+    def _attend_prompt(
         self,
         layer: int,
         q: torch.Tensor,
@@ -238,10 +241,11 @@ class PagedRows:
         sunk: NDArray[np.float32],
         out: torch.Tensor,
     ) -> None:
-        group = q.shape[1] // self.kv_heads
-        used, wide = s.count * group, out.shape[2]
+        """Compute the rows of a segment's prompt, which are those in `q` and `out`."""
+        group, count = q.shape[1] // self.kv_heads, len(q)
+        used, wide = count * group, out.shape[2]
         queries = q.new_zeros(self.kv_heads, _up(used, ROWS), self.dim)
-        queries[:, :used].view(self.kv_heads, s.count, group, self.dim).copy_(
+        queries[:, :used].view(self.kv_heads, count, group, self.dim).copy_(
             self._by_head(q).permute(1, 0, 2, 3)
         )
         found = np.empty((self.kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
@@ -251,7 +255,7 @@ class PagedRows:
             words,
             found,
             s.start,
-            s.count,
+            count,
             window,
             sunk,
             group,
@@ -260,7 +264,7 @@ class PagedRows:
             wide,
             self._scale,
         )
-        rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, s.count, group, wide)
+        rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, count, group, wide)
         self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
@@ -294,7 +298,7 @@ class CpuAttention:
             x = torch.zeros(count, pages.kv_heads, pages.dim, dtype=pages.dtype)
             return AttentionRows(x, x, x)
 
-        run_on_zeros(self, zeros, pages.tokens)
+        run_on_zeros(self, zeros)
 
     def attend(
         self, rows: AttentionRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor
@@ -303,23 +307,19 @@ class CpuAttention:
         self._pages.attend(layer, rows.q, metadata.segments, out, rows.sinks)
 
 
-def run_on_zeros(backend: AttentionBackend[R], zeros: Callable[[int], R], tokens: int) -> None:
-    """Compile (or load) both kernels, by running them over the first blocks of the unused pool.
+def run_on_zeros(backend: AttentionBackend[R], zeros: Callable[[int], R]) -> None:
+    """Compile (or load) both kernels, by running them over the first block of the unused pool.
 
     Args:
         backend: the backend whose kernels are compiled
         zeros: makes a number of rows
-        tokens: tokens of a block
     """
-    for count in (1, FEW_ROWS + 1):
+    for said in (0, 1):
         segment = Segment(
-            first=0,
-            count=count,
-            start=0,
-            block_table=np.zeros(_up(count, tokens) // tokens, dtype=np.int32),
+            first=0, count=1, start=0, block_table=np.zeros(1, dtype=np.int32), said=said
         )
-        metadata = AttentionMetadata([segment], torch.zeros(count, dtype=torch.int64))
-        rows = zeros(count)
+        metadata = AttentionMetadata([segment], torch.zeros(1, dtype=torch.int64))
+        rows = zeros(1)
         backend.attend(rows, layer=0, metadata=metadata, out=rows.new_out())
 
 

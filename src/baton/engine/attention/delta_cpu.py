@@ -1,14 +1,15 @@
-"""Gated-delta layers on a CPU: compiled steps for segments of few rows, a chunked scan for longer
-ones.
+"""Gated-delta layers on a CPU: compiled steps for rows of generated tokens, a chunked scan for
+those of a prompt.
 
-The choice, and so every bit of the result, depends only on the segment's own rows. With scans only,
-a decode step of the model `qwen3_next` of tools/decode_step.py (bfloat16, one thread) takes 1.2
-times the processor time for one sequence, and 1.5 times for eight.
+So a generated token has the same bits, however many are computed at once. With scans only, a decode
+step of the model `qwen3_next` of tools/decode_step.py (bfloat16, one thread) takes 1.2 times the
+processor time for one sequence, and 1.5 times for eight.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,8 +22,6 @@ from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
-# up to this many rows of a segment, a pass over its state for each row is cheaper than a scan
-FEW_ROWS = 8
 CHUNK = 64  # rows whose corrections are solved together
 
 
@@ -54,22 +53,22 @@ class CpuDelta:
         (key, value), count = self._slots.dims(rows), len(out)
         columns = self._slots.columns(rows)
         mixed = np.empty((count, rows.filters.shape[1]), dtype=np.float32)
-        table = _table(metadata.segments)
-        self._convolve(layer, rows, table, mixed, columns)
-        self._step(layer, rows, table[table["count"] <= FEW_ROWS], mixed, out.numpy(), key)
+        self._convolve(layer, rows, _table(metadata.segments), mixed, columns)
         for s in metadata.segments:
-            if s.count > FEW_ROWS:
-                here = slice(s.first, s.first + s.count)
+            if (prompt := s.count - s.said) > 0:
+                here = slice(s.first, s.first + prompt)
                 state = self._slots.state[int(s.block_table[0]), :, layer].view(-1, key, value)
                 before = state if s.start else torch.zeros_like(state)
                 q, k, v = (
                     torch.from_numpy(mixed[here, column : column + heads * dim]).view(
-                        s.count, heads, dim
+                        prompt, heads, dim
                     )
                     for heads, dim, column in columns
                 )
                 out[here], after = scan(q, k, v, rows.decay[here], rows.beta[here], before)
                 state.copy_(after)
+        said = _table([_said(s) for s in metadata.segments if s.said])
+        self._step(layer, rows, said, mixed, out.numpy(), key)
 
     def _convolve(
         self,
@@ -167,6 +166,12 @@ def scan(
         found[:, n] = asked[:, n] @ state + seen[:, n] @ new
         state = state * kept[:, n] + told[:, n] @ new
     return found.flatten(1, 2).transpose(0, 1)[:count], state
+
+
+def _said(s: Segment) -> Segment:
+    """Return the part of a segment that was generated."""
+    prompt = s.count - s.said
+    return msgspec.structs.replace(s, first=s.first + prompt, count=s.said, start=s.start + prompt)
 
 
 def _table(segments: Sequence[Segment]) -> NDArray[np.void]:

@@ -37,6 +37,8 @@ class Segment(msgspec.Struct, frozen=True):
         block_table: int32, places in the pool (page * k + j) of blocks begin, begin + 1, ... of the
             sequence; for recurrent state, the sequence's one slot
         begin: the first block that is still held; rows do not see positions before it
+        said: rows, the last ones, of tokens that were generated; a row has the same bits whether
+            these are computed one by one or together
     """
 
     first: int
@@ -44,6 +46,7 @@ class Segment(msgspec.Struct, frozen=True):
     start: int
     block_table: NDArray[np.int32]
     begin: int = 0
+    said: int = 0
 
 
 class AttentionMetadata(msgspec.Struct, frozen=True):

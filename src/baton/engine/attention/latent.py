@@ -78,7 +78,7 @@ class CpuLatentAttention:
                 -(-dim // 2),
             )
 
-        run_on_zeros(self, zeros, self._pages.tokens)
+        run_on_zeros(self, zeros)
 
     def attend(
         self, rows: LatentRows, *, layer: int, metadata: AttentionMetadata, out: torch.Tensor

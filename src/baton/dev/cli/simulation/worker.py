@@ -3,8 +3,9 @@
     python -m baton.dev.cli.simulation.worker [--guests] [PLANTED]
     stdin:  a line is a JSON list of seeds         stdout: an empty line when ready, then Outcomes as JSON
 
-A run that computes for too long, or does not end at all, hangs in the code under test: this process
-writes where, and ends. Processor time is counted, as a busy machine may give a run very little of it.
+A run that computes for too long, or does not end at all, hangs in the code under test: this
+process writes where, and ends. Processor time is counted, as a busy machine may give a run very
+little of it.
 """
 
 import faulthandler
