@@ -16,7 +16,7 @@ from tests.e2e.service import Process, alive, by_command, free_port, wait_for
 from tests.e2e.test_processes import PROMPT, Stream
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 NODES = ("127.0.0.2", "127.0.0.3")  # not 127.0.0.1, which Ray takes for the machine's own address
 NODE = {"num_cpus": 4, "object_store_memory": 80 << 20}
 WORKERS = {f"{role}-{n}" for role in ("prefill", "decode") for n in (0, 1)}
