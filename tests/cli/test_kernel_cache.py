@@ -1,6 +1,7 @@
 """Where compiled kernels go when the program, or the user's home, cannot be written."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from baton.cli import kernel_cache
-from baton.cli.kernel_cache import PACKAGES, VARIABLE, provide_cache
+from baton.cli.kernel_cache import PACKAGES, VARIABLE, compiled, provide_cache
 from baton.core.errors import ConfigError
 
 KERNEL = """
@@ -75,12 +76,16 @@ def test_where_the_program_can_be_written_nothing_is_done(machine):
 
 
 def test_what_was_compiled_at_the_installation_is_found_in_the_users_cache(machine):
+    assert not compiled(machine.program)
     assert machine.compile()[0] == 0
+    assert compiled(machine.program)
     machine.read_only = [machine.program]
     assert provide_cache(machine.program) is None
     # where numba would look: the program can be written in truth
     hits, place = machine.compile(machine.home / "numba")
     assert (hits, place.parent) == (1, machine.home / "numba")
+    shutil.rmtree(machine.kernel.parent / "__pycache__")
+    assert compiled(machine.program), "in the user's cache"
 
 
 def test_where_nothing_can_be_written_a_temporary_directory_is_taken_and_told(machine, monkeypatch):
@@ -100,7 +105,9 @@ def test_a_place_that_the_operator_names_is_taken(machine, monkeypatch, tmp_path
     machine.compile()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "named"))
     machine.read_only = [machine.program, machine.home]
+    assert not compiled(machine.program), "not in the place that is named"
     assert provide_cache(machine.program) is None
+    assert compiled(machine.program)
     assert machine.compile()[0] == 1
     assert list(machine.temporary.iterdir()) == []
 
@@ -142,8 +149,19 @@ def test_a_link_is_not_trusted(machine, tmp_path):
 def test_no_place_at_all_is_one_sentence(machine, monkeypatch):
     machine.read_only = [machine.program, machine.home]
     monkeypatch.setattr(kernel_cache.tempfile, "tempdir", str(machine.temporary / "gone"))
+    monkeypatch.setattr(kernel_cache, "SHARED_MEMORY", machine.temporary / "gone")
     with pytest.raises(ConfigError, match=f"neither beside the program .*{VARIABLE}=DIRECTORY"):
         provide_cache(machine.program)
+
+
+def test_without_a_temporary_directory_shared_memory_is_taken(machine, monkeypatch, tmp_path):
+    assert machine.compile()[0] == 0
+    machine.read_only = [machine.program, machine.home]
+    monkeypatch.setattr(kernel_cache.tempfile, "tempdir", str(machine.temporary / "gone"))
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(kernel_cache, "SHARED_MEMORY", tmp_path / "shm")
+    assert f"{tmp_path}/shm/baton-kernels-{os.getuid()}" in provide_cache(machine.program)
+    assert machine.compile()[0] == 1
 
 
 def test_every_package_with_kernels_is_looked_at():

@@ -43,7 +43,9 @@ def wait_for(what: Callable[[], Any], *, seconds: float, why: str) -> Any:
     raise AssertionError(f"not within {seconds} s: {why}")
 
 
-def wait_ready(http: httpx.Client, processes: Iterable["Process"] = ()) -> None:
+def wait_ready(
+    http: httpx.Client, processes: Iterable["Process"] = (), *, seconds: float = START_S
+) -> None:
     """Until a request would find workers. Fails at once when one of the processes has ended."""
 
     def ready() -> bool:
@@ -54,7 +56,7 @@ def wait_ready(http: httpx.Client, processes: Iterable["Process"] = ()) -> None:
         except httpx.HTTPError:
             return False
 
-    wait_for(ready, seconds=START_S, why="ready")
+    wait_for(ready, seconds=seconds, why="ready")
 
 
 class Process:

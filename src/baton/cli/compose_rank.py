@@ -19,6 +19,7 @@ from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.host_share import automatic
+from baton.cli.kernel_cache import compiled
 from baton.cli.own_address import LOOPBACK
 from baton.cli.pool_size import Use, pool_pages
 from baton.cli.ranks import Crew, start_ranks
@@ -174,6 +175,12 @@ class RankResources:
         from baton.engine.models.config import identity
 
         s, started = self.settings, station.clock.now()
+        if not compiled():
+            log.info(
+                "kernels_not_compiled",
+                why="this start compiles them, which takes a minute or more; after an "
+                "installation, python -m baton.cli.kernels does",
+            )
         checkpoint = Checkpoint.open(Path(s.model))
         family = family_of(checkpoint.config, FAMILIES)
         # checked first, because the state table has only K/V heads

@@ -17,6 +17,7 @@ def prepare() -> int:
     """Prepare the process; returns an exit code, 0 = continue."""
     from baton.cli.kernel_cache import provide_cache
 
+    provide_home()
     faulthandler.enable()  # a crash in a library writes the stacks of all threads
     # Mooncake reads it when it loads, and writes a dozen lines otherwise.
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
@@ -30,6 +31,16 @@ def prepare() -> int:
     if note is not None:
         complain(f"warning: {note}", code=0)
     return 0
+
+
+def provide_home() -> None:
+    """Make sure that there is a home directory, be it one that cannot be written.
+
+    A user whom the system does not know has none, unless HOME names it. Then it is that of such a
+    user in a container.
+    """
+    if not os.path.isabs(os.path.expanduser("~")):
+        os.environ["HOME"] = "/"
 
 
 def answer_quit() -> None:

@@ -3,14 +3,16 @@ folder.
 
 numba tries the first two by itself, and fails if it can write to neither, as in a container with
 read-only files. It also ignores kernels beside sources if it cannot write there. So the kernels
-that were compiled at installation are copied to a writable place, and a worker's first start loads
-them instead of compiling.
+that were compiled at installation are copied to a writable place, shared memory at the last, and a
+worker's first start loads them instead of compiling.
 """
 
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
 
@@ -22,6 +24,12 @@ from baton.core.errors import ConfigError
 VARIABLE = "NUMBA_CACHE_DIR"
 # packages of Baton that have kernels
 PACKAGES = ("adapters", "engine", "engine/attention", "engine/kernels")
+# A container has it even if no file system of it can be written.
+SHARED_MEMORY = Path("/dev/shm")
+NOWHERE = (
+    "compiled kernels can be kept neither beside the program nor in the user's cache "
+    "nor in a temporary directory"
+)
 REMEDY = f"{VARIABLE}=DIRECTORY in the environment says another place"
 
 
@@ -38,10 +46,7 @@ def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
     beside = [root / package / "__pycache__" for package in PACKAGES]
     if all(_writable(directory) for directory in beside):
         return None
-    chosen, user = (
-        os.environ.get(VARIABLE),
-        Path(platformdirs.user_cache_dir("numba", appauthor=False)),
-    )
+    chosen, user = os.environ.get(VARIABLE), _user_cache()
     for cache in (Path(chosen), user) if chosen else (user,):  # numba's order
         if _writable(cache):
             _copy_compiled(beside, cache)
@@ -53,6 +58,21 @@ def provide_cache(root: Path = Path(baton.__file__).parent) -> str | None:
         f"compiled kernels are kept in {temporary}: neither {root} nor {user} can be "
         f"written; {REMEDY}"
     )
+
+
+def compiled(root: Path = Path(baton.__file__).parent) -> bool:
+    """Whether there are compiled kernels of the package at `root` where numba looks for them."""
+    chosen = os.environ.get(VARIABLE)
+    sources = [root / package for package in PACKAGES]
+    cache = Path(chosen) if chosen else _user_cache()
+    places = [cache / _subdirectory(directory) for directory in sources]
+    if not chosen:
+        places += [directory / "__pycache__" for directory in sources]
+    return any(any(place.glob("*.nbi")) for place in places)
+
+
+def _user_cache() -> Path:
+    return Path(platformdirs.user_cache_dir("numba", appauthor=False))
 
 
 def _writable(directory: Path) -> bool:
@@ -68,23 +88,35 @@ def _writable(directory: Path) -> bool:
 def _temporary() -> Path:
     """Return a temporary directory that only this user
     can write, because its contents are executed."""
-    why = (
-        "compiled kernels can be kept neither beside the program nor in the user's cache "
-        "nor in a temporary directory"
-    )
-    try:
-        directory = Path(tempfile.gettempdir()) / f"baton-kernels-{os.getuid()}"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-    except OSError as error:
-        raise ConfigError(f"{why}: {error.strerror}; {REMEDY}") from error
+    for parent in _temporary_places():
+        directory = parent / f"baton-kernels-{os.getuid()}"
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            continue
+        _require_own(directory)
+        if _writable(directory):
+            return directory
+    raise ConfigError(f"{NOWHERE}; {REMEDY}")
+
+
+def _temporary_places() -> Iterator[Path]:
+    with suppress(FileNotFoundError):
+        yield Path(tempfile.gettempdir())
+    yield SHARED_MEMORY
+
+
+def _require_own(directory: Path) -> None:
+    """Raises ConfigError if others can write there."""
+    found = directory.lstat()
     if (
         not stat.S_ISDIR(found.st_mode)
         or found.st_uid != os.getuid()
         or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     ):
-        raise ConfigError(f"{why}: {directory} can be written by others; remove it, or {REMEDY}")
-    return directory
+        raise ConfigError(
+            f"{NOWHERE}: {directory} can be written by others; remove it, or {REMEDY}"
+        )
 
 
 def _copy_compiled(beside: list[Path], cache: Path) -> None:

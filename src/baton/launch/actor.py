@@ -20,6 +20,7 @@ import msgspec
 import ray
 
 from baton import __version__
+from baton.launch.raylet import Raylet
 from baton.shell.child import Child, Program
 
 HOLD_S = 5.0  # longest time that `follow` waits for news
@@ -121,10 +122,6 @@ class ProcessActor:
 def _end_with(raylet: int) -> None:
     """End this process when Ray's daemon of this node ends; Ray itself may take longer."""
     try:
-        fd = os.pidfd_open(raylet)
-    except ProcessLookupError:
+        Raylet(raylet).wait()
+    finally:
         os._exit(1)
-    ended = select.poll()
-    ended.register(fd, select.POLLIN)
-    ended.poll()
-    os._exit(1)

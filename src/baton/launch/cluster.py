@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import (
 
 from baton.core.errors import ConfigError, PeerError
 from baton.launch.actor import CALLS, ProcessActor
+from baton.launch.raylet import LOST, Raylet
 from baton.launch.run import Document, RemoteRun, Seat, brief
 from baton.shell.child import Program, Running
 
@@ -61,9 +62,13 @@ class RayCluster:
         """
         self._say = say
         connect(address, say)
-        own = ray.get_runtime_context().get_node_id()
-        self._node = own
-        self.here = next(n["NodeManagerAddress"] for n in nodes() if n["NodeID"] == own)
+        self._node = ray.get_runtime_context().get_node_id()
+        own = next(node for node in nodes() if node["NodeID"] == self._node)
+        self.here = str(own["NodeManagerAddress"])
+        try:
+            self._raylet = Raylet.at(own["RayletSocketName"])
+        except OSError as error:
+            raise PeerError(f"{LOST}: {error.strerror}") from error
         self._group: Any = None
         self._seats: dict[str, tuple[Seat, ...]] = {}
 
@@ -106,8 +111,14 @@ class RayCluster:
         """Start a program in the actors of its place; returns at once.
 
         `program.argv` lacks the interpreter, which is that of its node.
+
+        Raises:
+            PeerError: the raylet of this node has ended, so Ray starts nothing for this process
         """
-        return RemoteRun(program.name, program.argv, self._seats[program.name], document)
+        if self._raylet.ended:
+            raise PeerError(LOST)
+        seats = self._seats[program.name]
+        return RemoteRun(program.name, program.argv, seats, document, self._raylet)
 
     def close(self) -> None:
         """End all actors and the connection."""

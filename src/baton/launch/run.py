@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
 from baton import __version__
 from baton.launch.actor import Prepared
+from baton.launch.raylet import Raylet
 from baton.shell.supervisor import PREFIX
 
 POLL_S = 0.2  # between looks at whether a wait for Ray has been given up
@@ -49,7 +50,7 @@ class Seat:
 
 
 class _Cancelled(Exception):
-    """The supervisor has asked the program to end before it had started."""
+    """The program has been asked to end before it had started, or it cannot start any more."""
 
 
 class RemoteRun:
@@ -59,12 +60,17 @@ class RemoteRun:
     """
 
     def __init__(
-        self, name: str, arguments: tuple[str, ...], seats: Sequence[Seat], document: Document
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        seats: Sequence[Seat],
+        document: Document,
+        raylet: Raylet,
     ) -> None:
         self.ended, self.output = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
         self.talking = True
         self._name, self._arguments, self._seats = name, arguments, seats
-        self._document = document
+        self._document, self._raylet = document, raylet
         self._lock = threading.Lock()  # over all that follows
         self._said: deque[str] = deque()
         self._actors: list[Any] = []  # those that hold a process; empty = not started yet
@@ -156,7 +162,7 @@ class RemoteRun:
         """Wait for results of actors, which may have to wait for a node.
 
         Raises:
-            _Cancelled: the program has been asked to end
+            _Cancelled: the program has been asked to end, or Ray can start nothing any more
             RayError: an actor has died
         """
         say_at = time.monotonic() + SAY_AFTER_S
@@ -166,6 +172,8 @@ class RemoteRun:
             except GetTimeoutError:
                 if self._asked is not None:
                     raise _Cancelled from None
+            if self._raylet.ended:
+                raise _Cancelled
             if time.monotonic() >= say_at:
                 self._say("waits for Ray to start it on a node")
                 say_at = float("inf")
@@ -192,7 +200,7 @@ class RemoteRun:
             if now >= kill_at:
                 kill_at = float("inf")
                 self.signal(SIGKILL)
-            if self._give_up_at is not None and now >= self._give_up_at:
+            if self._raylet.ended or (self._give_up_at is not None and now >= self._give_up_at):
                 break
         return first if first is not None else -SIGKILL
 
