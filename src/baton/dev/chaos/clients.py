@@ -87,7 +87,7 @@ def draw_course(habits: Habits, chance: random.Random) -> Course:
     return Course()
 
 
-class Answer:
+class SeenAnswer:
     """What has come of an answer. Times count from `began`."""
 
     def __init__(self, began: float) -> None:
@@ -122,7 +122,7 @@ async def ask(
 ) -> Seen:
     """Send a request and read its answer to the end, or as `course` says. Times count from
     `began`."""
-    sent, answer = time.monotonic() - began, Answer(began)
+    sent, answer = time.monotonic() - began, SeenAnswer(began)
     patience = asyncio.timeout(course.leaves_s)
     try:
         async with patience:
@@ -149,7 +149,7 @@ async def _read(
     http: aiohttp.ClientSession,
     url: str,
     body: dict[str, object],
-    answer: Answer,
+    answer: SeenAnswer,
     course: Course,
 ) -> None:
     async with http.post(url, json=body) as response:

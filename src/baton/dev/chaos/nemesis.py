@@ -30,6 +30,7 @@ from baton.dev.chaos.pools import flip_bits
 PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
 STOPPED_S = (0.2, 8.0)
 DELAYS_S = (0.005, 0.3)  # one way
+DAMAGED_SHARE = 0.5  # of a worker's pages
 WHOLE_S = 90.0
 CLEAN_S = 5.0
 LOOK_S = 0.05
@@ -161,7 +162,7 @@ class Nemesis:
             pages = max(group["total"] for group in worker["pages"].values())
             at = time.monotonic()
             for rank in worker["ranks"]:
-                flip_bits(rank["pid"], pages, self._chance)
+                flip_bits(rank["pid"], pages, self._chance, share=DAMAGED_SHARE)
             await asyncio.sleep(self._verify_s)
         return worker["name"], (at, await self._damaged(http) - before)
 

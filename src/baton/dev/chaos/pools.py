@@ -13,28 +13,24 @@ from pathlib import Path
 OWN_POOL = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) .w.* /memfd:baton-pool")
 
 
-def flip_bits(pid: int, pages: int, chance: random.Random) -> int:
-    """Flip a bit in about half of the pages of every pool of a process. Returns how many.
-
-    Nothing may use these pages meanwhile.
+def flip_bits(pid: int, pages: int, chance: random.Random, *, share: float) -> None:
+    """Flip a bit in some pages of every pool of a process, while nothing uses them.
 
     Args:
         pages: how many pages each pool has
+        share: of the pages, in which a bit is flipped
 
     Raises:
         OSError: this user may not write to the memory of that process
     """
-    flipped = 0
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for start, end in _own_pools(pid):
             page_bytes = (end - start) // pages
             for page in range(pages):
-                if chance.random() < 0.5:
+                if chance.random() < share:
                     at = start + page * page_bytes + chance.randrange(page_bytes)
                     (byte,) = os.pread(memory.fileno(), 1, at)
                     os.pwrite(memory.fileno(), bytes([byte ^ 1 << chance.randrange(8)]), at)
-                    flipped += 1
-    return flipped
 
 
 def _own_pools(pid: int) -> Iterator[tuple[int, int]]:
