@@ -82,6 +82,23 @@ def test_a_full_disk_ends_the_journal_at_a_whole_frame(tmp_path, monkeypatch):
     assert file.path.read_bytes() == b"whole"
 
 
+def test_where_no_file_can_be_made_a_process_that_starts_again_goes_on_and_a_first_one_does_not(
+    tmp_path, monkeypatch
+):
+    open_log(tmp_path, "decode-0").write(b"whole")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    again = open_log(tmp_path, "decode-0")
+    again.write(b"what follows")
+    again.close()
+    with pytest.raises(ConfigError, match="No space left on device"):
+        open_log(tmp_path, "prefill-0")
+    assert [p.name for p in tmp_path.iterdir()] == ["decode-0.baton-log"]
+
+
 def test_a_write_that_the_kernel_cuts_is_finished(tmp_path, monkeypatch):
     file = LogFile(tmp_path / "x")
     write = os.write

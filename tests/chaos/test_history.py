@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from baton.dev.chaos.history import ProcessFault, Seen, complaints, figures
+from baton.dev.chaos.history import LEFT, ProcessFault, Seen, complaints, figures
 
 RIGHT = (5, 6, 7, 8)
 WHOLE = Seen(0, 1.0, 2.0, (1.1, 1.2, 1.9), RIGHT, "")
@@ -22,6 +22,8 @@ def of(seen: Seen, *faults: ProcessFault) -> list[str]:
         {},
         {"tokens": RIGHT[:2], "failure": "error in the stream: worker_lost"},
         {"tokens": (), "failure": "HTTP 503: worker_lost"},
+        {"tokens": RIGHT[:2], "failure": LEFT},
+        {"tokens": (), "times": (), "failure": LEFT},
     ],
 )
 def test_a_whole_answer_and_a_stated_error_are_fine(changes: dict[str, object]) -> None:
@@ -37,6 +39,8 @@ def test_a_whole_answer_and_a_stated_error_are_fine(changes: dict[str, object]) 
         ({"tokens": RIGHT[:3]}, "wrong"),  # it says that this is all
         ({"tokens": (*RIGHT, 9)}, "wrong"),
         ({"tokens": (5, 9), "failure": "error in the stream: worker_lost"}, "wrong"),
+        ({"tokens": (5, 9), "failure": LEFT}, "wrong"),
+        ({"tokens": (*RIGHT, 9), "failure": LEFT}, "wrong"),
         ({"tokens": RIGHT[:2], "failure": "the stream ended early"}, "unstated"),
         ({"tokens": (), "failure": "HTTP 500"}, "unstated"),
         ({"tokens": (), "failure": "no end"}, "unstated"),
@@ -64,3 +68,13 @@ def test_figures_of_a_fault() -> None:
     fault = found.faults["kill decode"]
     assert (fault.count, fault.answered_s, fault.whole_s) == (1, (0.7,), (2.5,))
     assert fault.gap_s == (0.7,)
+
+
+def test_figures_count_who_left_and_who_read_slowly() -> None:
+    """A gap that a client has made itself is none of the service's."""
+    left = msgspec.structs.replace(CUT, failure=LEFT)
+    slow = msgspec.structs.replace(WHOLE, asleep=0.6)
+    found = figures([left, slow], [OF_DECODE])
+    assert (found.requests, found.whole, found.left, found.slow) == (2, 1, 1, 1)
+    assert found.failures == {}
+    assert figures([slow], [OF_DECODE]).faults["kill decode"].gap_s == (0.0,)

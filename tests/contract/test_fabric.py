@@ -8,7 +8,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,11 @@ from baton.core.ids import Boot, GroupName, RankId
 from baton.core.manifest import PoolView, RankManifest
 from baton.core.memory.kinds import HOST, CudaMemory
 from baton.dev.contract.checks import CHECKS, ContractCheck
+from baton.dev.contract.cuts import (
+    f3_of_a_source_stopped_in_mid_read_nothing_lands_after_the_end,
+    f4_of_reads_cancelled_in_mid_read_nothing_lands_after_the_end,
+    f5_of_a_source_killed_in_mid_read_nothing_lands_after_the_end,
+)
 from baton.dev.contract.peer import Peer, PeerOrder, WallClock
 from baton.dev.contract.reads import (
     f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on,
@@ -58,15 +63,25 @@ def test_contract(world: CheckWorld, check: ContractCheck) -> None:
 
 
 @pytest.mark.skipif(bool(available()["nixl"]), reason=available()["nixl"])
-def test_f3_nixl_over_tcp_lands_nothing_of_what_ended_while_its_source_stood_still(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "check",
+    [
+        f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on,
+        f3_of_a_source_stopped_in_mid_read_nothing_lands_after_the_end,
+        f4_of_reads_cancelled_in_mid_read_nothing_lands_after_the_end,
+        f5_of_a_source_killed_in_mid_read_nothing_lands_after_the_end,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_nixl_over_tcp_lands_nothing_after_the_end(
+    monkeypatch: pytest.MonkeyPatch, check: Callable[[CheckWorld], None]
 ) -> None:
     """Over shared memory it reads without the source's help; over TCP it cannot, and takes parts
     back whose bytes still come."""
     monkeypatch.setenv("UCX_TLS", "tcp,self")
-    spawned = Peer(PeerOrder("nixl", next(BOOTS), 3, SMALL))
+    spawned = Peer(PeerOrder("nixl", next(BOOTS), 3, POOLS))
     w = CheckWorld("nixl", spawned)
-    f3_what_ended_while_its_source_stood_still_lands_nothing_when_it_goes_on(w)
+    check(w)
     w.close()
     spawned.end()
 

@@ -1,7 +1,7 @@
 """Memory of real processes changes while nobody looks, written from outside: it is found, and what
 comes next is right."""
 
-import os
+import random
 from pathlib import Path
 
 import pytest
@@ -10,27 +10,10 @@ from tests.e2e.nursery import Nursery
 from tests.e2e.test_prefix_cache import some
 
 from baton.core.messages import LedgerView
+from baton.dev.chaos.pools import flip_bits
 from baton.shell.settings import Role
 
 PAGE = 16
-
-
-def change(pid: int, pages: int) -> None:
-    """One byte of every page of a process's pool, as its own mapping holds it: the file itself is
-    sealed against writing."""
-    maps = [
-        line.split()
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-        if "memfd:baton-pool" in line
-    ]
-    start, end = (
-        int(at, 16) for at in next(where for where, may, *_ in maps if "w" in may).split("-")
-    )
-    size = (end - start) // pages
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        for at in range(start + 5, start + size * pages, size):
-            byte = os.pread(memory.fileno(), 1, at)[0]
-            os.pwrite(memory.fileno(), bytes([byte ^ 1]), at)
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
@@ -68,7 +51,7 @@ def test_cached_pages_that_change_are_found_and_not_used(
             what="every page verified twice",
         )
         assert (cached(), book().counters.cache.damaged_pages) == (held, 0), "what is right stays"
-        change(fleet.pids(role, one)[0], pages)
+        flip_bits(fleet.pids(role, one)[0], pages, random.Random(0), share=1.0)
         fleet.turn_until(lambda: cached() == 0, what="damage found")
         assert book().counters.cache.damaged_pages >= 1, (
             "the first of a sequence takes the others with it"

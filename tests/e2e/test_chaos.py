@@ -1,9 +1,15 @@
-"""A service whose processes are killed and restarted while clients ask, as `baton chaos` does it."""
+"""A service that is hurt while clients ask, as `baton chaos` does it."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from baton.dev.chaos.clients import Habits
 from baton.dev.chaos.run import ChaosSettings, run
 
 FLAGS = ("--kv-pages", "300", "--threads", "1")
@@ -48,3 +54,54 @@ def test_no_client_sees_that_a_gateway_was_restarted(tiny: Path) -> None:
     assert report.complaints == ()
     assert report.figures.faults["restart gateway"].count >= 1
     assert report.figures.whole == report.figures.requests
+
+
+@pytest.mark.timeout(400)
+def test_who_leaves_or_reads_slowly_hurts_nobody_and_damaged_memory_is_not_used(tiny: Path) -> None:
+    report = run(
+        ChaosSettings(
+            model=str(tiny),
+            seconds=6,
+            prefill=1,
+            decode=1,
+            cases=8,
+            clients=6,
+            habits=Habits(leaving=0.3, slow=0.2),
+            kinds=("corrupt",),
+            victims=("prefill", "decode"),
+            verify_s=1.0,
+            flags=FLAGS,
+        )
+    )
+    assert report.complaints == ()
+    assert sum(fault.damaged for fault in report.figures.faults.values()) >= 1
+    assert report.figures.left >= 1
+    assert report.figures.slow >= 1
+    assert report.figures.whole == report.figures.requests - report.figures.left
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None or not os.path.exists("/dev/net/tun"),
+    reason="network namespaces and tunnels need root, and the command ip",
+)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_client_sees_that_the_network_to_another_machine_was_cut(
+    tiny: Path, tmp_path: Path
+) -> None:
+    """In a process of its own, which moves to another network."""
+    report = tmp_path / "report.json"
+    flags = ["--minutes", "0.1", "--prefill", "1", "--decode", "1", "--kinds", "partition"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "baton", "chaos", str(tiny), *flags, *FLAGS),
+            *("--json", str(report)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(report.read_text())["figures"]
+    assert figures["faults"]["partition cable"]["count"] >= 1
+    assert figures["whole"] == figures["requests"]

@@ -4,6 +4,7 @@ every invariant holds."""
 import os
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,21 @@ def read(path: Path) -> list[Record]:
 
 def entries(path: Path) -> list[type]:
     return [type(r.event) for r in read(path) if isinstance(r, Step)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for three files and few bytes, where the logs will be."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    options = "size=128k,nr_inodes=4"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", logs], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"this user may not mount: {mounted.stderr.decode().strip()}")
+    yield logs
+    subprocess.run(["umount", logs], check=True)
 
 
 @pytest.fixture
@@ -114,3 +130,34 @@ def test_every_journal_of_a_service_plays_again(
     assert Cancel in entries(logs / "gateway.baton-log")
     assert PeerLost in entries(logs / "gateway.baton-log")
     assert PeerLost in entries(logs / "prefill-0.baton-log")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_full_disk_ends_the_logs_and_not_the_service(
+    small_disk: Path,
+    served: tuple[Process, httpx.Client],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    process, http = served
+
+    def ended() -> int:
+        return (tmp_path / "serve.log").read_text().count("event=record_ended")
+
+    def filled() -> bool:
+        assert complete(http, "request " * 20).status_code == 200
+        return ended() >= 3
+
+    wait_for(filled, seconds=60, why="no process can write any more")
+    pid = next(w["ranks"][0]["pid"] for w in ledger(http)["workers"] if w["name"] == "decode-0")
+    os.kill(pid, signal.SIGKILL)
+    assert complete(http, "after that").status_code == 200, "it starts again without a log"
+    assert ended() == 4
+    assert ledger(http)["clean"]
+    process.end()
+    found = sorted(small_disk.iterdir())
+    assert len(found) == 3
+    for path in found:
+        assert run(["replay-log", str(path)]) == 0, path.name
+    capsys.readouterr()

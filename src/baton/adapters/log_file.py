@@ -1,5 +1,6 @@
 """The files of recorded logs: always new files, readable only by their owner."""
 
+import errno
 import os
 from itertools import count
 from pathlib import Path
@@ -10,6 +11,7 @@ from baton.core.errors import ConfigError
 
 log = structlog.get_logger()
 SUFFIX = ".baton-log"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def log_path(directory: Path, name: str, number: int = 1) -> Path:
@@ -17,8 +19,10 @@ def log_path(directory: Path, name: str, number: int = 1) -> Path:
     return directory / (f"{name}{SUFFIX}" if number == 1 else f"{name}.{number}{SUFFIX}")
 
 
-def open_log(where: Path, name: str) -> "LogFile":
+def open_log(where: Path, name: str) -> "LogFile | NoLog":
     """Create a log file at `where`; in a directory, at the first free path for the process.
+
+    If the disk is full when a process starts again, it continues without a log.
 
     Raises:
         ConfigError: the file exists, or cannot be created
@@ -32,11 +36,30 @@ def open_log(where: Path, name: str) -> "LogFile":
                 return LogFile(path)
             except FileExists:
                 continue  # another process has just created it
+            except DiskFull as error:
+                if number == 1:
+                    raise  # whoever starts a service learns that it would not be recorded
+                log.error("record_ended", file=str(path), bytes=0, why=str(error))
+                return NoLog()
     raise AssertionError("count never ends")
 
 
 class FileExists(ConfigError):
     """The log file exists; logs are never overwritten."""
+
+
+class DiskFull(ConfigError):
+    """There is no room for a log file."""
+
+
+class NoLog:
+    """Takes frames, and keeps none."""
+
+    def write(self, data: bytes, /) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class LogFile:
@@ -55,7 +78,8 @@ class LogFile:
                 f"--record {path}: the file exists; name a new one, or a directory, or move it away"
             ) from error
         except OSError as error:
-            raise ConfigError(f"--record {path}: cannot make it: {error.strerror}") from error
+            kind = DiskFull if error.errno in NO_ROOM else ConfigError
+            raise kind(f"--record {path}: cannot make it: {error.strerror}") from error
         self._size = 0
 
     def write(self, data: bytes, /) -> None:

@@ -2,6 +2,7 @@
 
     whole      the answer is the reference, token for token
     failed     it ends with an error that has a code; what came before is as the reference begins
+    left       the client has left, before the end; what came before is as the reference begins
     all else   is a complaint: other tokens, an end without a word, no end
 
 A client of a gateway that is killed loses its connection; nobody can tell it anything. One that is
@@ -17,21 +18,24 @@ import msgspec
 
 STATED = re.compile(r"HTTP \d{3}: \w+|error in the stream: \w+")
 UNSAID = ("connection lost", "no connection", "the stream ended early")
-GATEWAY, RESTART = "gateway", "restart"
+LEFT = "left by its client"
+GATEWAY, RESTART, CORRUPT = "gateway", "restart", "corrupt"
 
 
 class ProcessFault(msgspec.Struct, frozen=True):
-    """Something that was done to a process.
+    """Something that was done to a process, or to the cable.
 
     Attributes:
         at: when; seconds of this machine's monotonic clock, like all times here
         whole: when all processes were there again and the service was ready
+        damaged: cached pages that the service has found damaged by it
     """
 
     kind: str
     victim: str
     at: float
     whole: float
+    damaged: int = 0
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -42,6 +46,7 @@ class Seen(msgspec.Struct, frozen=True):
         times: when parts of its answer came
         tokens: of its answer
         failure: how it ended; empty if it was whole
+        asleep: how long its client read nothing
     """
 
     case: int
@@ -50,6 +55,7 @@ class Seen(msgspec.Struct, frozen=True):
     times: tuple[float, ...]
     tokens: tuple[int, ...]
     failure: str
+    asleep: float = 0.0
 
 
 def complaints(
@@ -75,7 +81,7 @@ def complaints(
             )
             count = f"{len(seen.tokens)} of {len(right)} tokens"
             yield f"wrong: {who}: {count}, as it should be up to {at}"
-        if seen.failure and not STATED.fullmatch(seen.failure) and not _excused(seen, faults):
+        if not _stated(seen.failure) and not _excused(seen, faults):
             yield f"unstated: {who}: {seen.failure}"
         if seen.ended - seen.sent > limit_s:
             yield f"hung: {who}: for {seen.ended - seen.sent:.1f} s"
@@ -84,6 +90,10 @@ def complaints(
 def role_of(victim: str) -> str:
     """Return a process's name without its number."""
     return victim.rsplit("-", 1)[0]
+
+
+def _stated(failure: str) -> bool:
+    return failure in ("", LEFT) or STATED.fullmatch(failure) is not None
 
 
 def _excused(seen: Seen, faults: Sequence[ProcessFault]) -> bool:
@@ -103,19 +113,28 @@ class FaultFigures(msgspec.Struct, frozen=True):
         answered_s: from each until a request that was sent after it had its first token
         whole_s: from each until the service was whole
         gap_s: of each, the longest gap in a stream that was open at it
+        damaged: cached pages found damaged, all together
     """
 
     count: int
     answered_s: tuple[float, ...]
     whole_s: tuple[float, ...]
     gap_s: tuple[float, ...]
+    damaged: int
 
 
 class ChaosFigures(msgspec.Struct, frozen=True):
-    """The figures of a run."""
+    """The figures of a run.
+
+    Attributes:
+        left: requests whose clients left before the end
+        slow: answered whole to clients that read nothing for a while
+    """
 
     requests: int
     whole: int
+    left: int
+    slow: int
     failures: dict[str, int]
     faults: dict[str, FaultFigures]
 
@@ -128,13 +147,16 @@ def figures(history: Sequence[Seen], faults: Sequence[ProcessFault]) -> ChaosFig
     return ChaosFigures(
         requests=len(history),
         whole=sum(not seen.failure for seen in history),
-        failures=dict(Counter(seen.failure for seen in history if seen.failure)),
+        left=sum(seen.failure == LEFT for seen in history),
+        slow=sum(not seen.failure and seen.asleep > 0 for seen in history),
+        failures=dict(Counter(seen.failure for seen in history if seen.failure not in ("", LEFT))),
         faults={
             kind: FaultFigures(
                 len(lot),
                 tuple(_answered(history, fault) for fault in lot),
                 tuple(round(fault.whole - fault.at, 3) for fault in lot),
                 tuple(_gap(history, fault) for fault in lot),
+                sum(fault.damaged for fault in lot),
             )
             for kind, lot in sorted(of_kind.items())
         },
@@ -151,6 +173,7 @@ def _gap(history: Sequence[Seen], fault: ProcessFault) -> float:
     gaps = [
         b - a
         for seen in history
+        if not seen.asleep
         for a, b in pairwise(seen.times)
         if a <= fault.whole and b >= fault.at and seen.times[0] <= fault.at
     ]

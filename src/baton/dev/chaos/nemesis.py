@@ -1,8 +1,12 @@
-"""Hurts one process of a service at a time, by a seeded schedule, until it is whole again.
+"""Hurts one part of a service at a time, by a seeded schedule, until it is whole again.
 
-kill     SIGKILL of a rank of a worker, or of a gateway; the supervisor starts it again
-stop     SIGSTOP, and SIGCONT after a while, before or after silence has ended its sessions
-restart  SIGTERM, as an operator restarts a service that nobody may miss
+kill       SIGKILL of a rank of a worker, or of a gateway; the supervisor starts it again
+stop       SIGSTOP, and SIGCONT after a while, before or after silence has ended its sessions
+restart    SIGTERM, as an operator restarts a service that nobody may miss
+corrupt    bits flip in half of the pages of a worker, while no request uses any; clients go on
+           after the interval in which the service verifies its cache
+partition  the cable to the other machine carries nothing, in one direction or both
+delay      it carries everything later
 """
 
 import asyncio
@@ -12,20 +16,26 @@ import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 import psutil
 
-from baton.dev.chaos.history import GATEWAY, RESTART, ProcessFault, role_of
+from baton.dev.chaos.cable import Cable
+from baton.dev.chaos.history import CORRUPT, GATEWAY, RESTART, ProcessFault, role_of
+from baton.dev.chaos.pools import flip_bits
 
 PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
 STOPPED_S = (0.2, 8.0)
+DELAYS_S = (0.005, 0.3)  # one way
+DAMAGED_SHARE = 0.5  # of a worker's pages
 WHOLE_S = 90.0
+CLEAN_S = 5.0
 LOOK_S = 0.05
 PAIRS = re.compile(r"^baton:pairs(?:\{.*\})? (\d+)", re.MULTILINE)
+DAMAGED = re.compile(r"^baton:prefix_cache_damaged_pages_total(?:\{.*\})? ([\d.e+]+)", re.MULTILINE)
 
 
 async def _kill(pid: int, chance: random.Random) -> None:
@@ -42,8 +52,26 @@ async def _restart(pid: int, chance: random.Random) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
+async def _partition(cable: Cable, chance: random.Random) -> None:
+    cable.cut(*chance.choice(((0,), (1,), (0, 1))))
+    await asyncio.sleep(chance.uniform(*STOPPED_S))
+    cable.cut()
+
+
+async def _delay(cable: Cable, chance: random.Random) -> None:
+    cable.delay(chance.uniform(*DELAYS_S))
+    await asyncio.sleep(chance.uniform(*STOPPED_S))
+    cable.delay(0)
+
+
 Injection = Callable[[int, random.Random], Awaitable[None]]
-KINDS: Mapping[str, Injection] = MappingProxyType({"kill": _kill, "stop": _stop, RESTART: _restart})
+PROCESS_KINDS: Mapping[str, Injection] = MappingProxyType(
+    {"kill": _kill, "stop": _stop, RESTART: _restart}
+)
+CABLE_KINDS: Mapping[str, Callable[[Cable, random.Random], Awaitable[None]]] = MappingProxyType(
+    {"partition": _partition, "delay": _delay}
+)
+KINDS = (*PROCESS_KINDS, CORRUPT, *CABLE_KINDS)
 VICTIMS = ("prefill", "decode", GATEWAY)
 
 
@@ -60,6 +88,9 @@ class Nemesis:
         prefill: how many prefill workers
         decode: how many decode workers
         victims: names, without the number: prefill, decode, gateway
+        cable: to another machine, if there is one
+        paused: while it is open, no client has a request
+        verify_s: interval in which the service verifies what it has cached
     """
 
     def __init__(
@@ -72,12 +103,16 @@ class Nemesis:
         decode: int,
         kinds: Sequence[str],
         victims: Sequence[str],
+        cable: Cable | None,
+        paused: Callable[[], AbstractAsyncContextManager[None]],
+        verify_s: float,
         seed: int,
         began: float,
     ) -> None:
         self._url, self._supervisor = url, supervisor
         self._gateways, self._workers, self._pairs = gateways, prefill + decode, prefill * decode
         self._kinds, self._victims, self._chance = kinds, victims, random.Random(seed)
+        self._cable, self._paused, self._verify_s = cable, paused, verify_s
         self._began = began
         self.faults: list[ProcessFault] = []
 
@@ -96,16 +131,56 @@ class Nemesis:
                 await self._strike(http)
 
     async def _strike(self, http: aiohttp.ClientSession) -> None:
-        pids = await self._processes(http)
-        victim = self._chance.choice(sorted(v for v in pids if role_of(v) in self._victims))
-        pid, kind = self._chance.choice(pids[victim]), self._chance.choice(self._kinds)
-        at = time.monotonic()
-        with suppress(ProcessLookupError):
-            await KINDS[kind](pid, self._chance)
-        await self._whole(http, frozenset() if kind == "stop" else frozenset(pids[victim]))
-        self.faults.append(
-            ProcessFault(kind, victim, at - self._began, time.monotonic() - self._began)
-        )
+        kind = self._chance.choice(self._kinds)
+        if kind in CABLE_KINDS:
+            assert self._cable is not None
+            at, victim, gone, found = time.monotonic(), "cable", frozenset[int](), 0
+            await CABLE_KINDS[kind](self._cable, self._chance)
+        elif kind == CORRUPT:
+            victim, (at, found) = await self._corrupt(http)
+            gone = frozenset()
+        else:
+            pids, found = await self._processes(http), 0
+            victim = self._chance.choice(sorted(v for v in pids if role_of(v) in self._victims))
+            pid, at = self._chance.choice(pids[victim]), time.monotonic()
+            gone = frozenset() if kind == "stop" else frozenset(pids[victim])
+            with suppress(ProcessLookupError):
+                await PROCESS_KINDS[kind](pid, self._chance)
+        await self._whole(http, gone)
+        ended = time.monotonic()
+        self.faults.append(ProcessFault(kind, victim, at - self._began, ended - self._began, found))
+
+    async def _corrupt(self, http: aiohttp.ClientSession) -> tuple[str, tuple[float, int]]:
+        """Damage the memory of a worker. Returns its name, when, and how many cached pages were
+        found damaged."""
+        async with self._paused():
+            await self._clean(http)
+            before = await self._damaged(http)
+            books = await self._books(http)
+            workers = [w for w in books["workers"] if w["role"] in self._victims]
+            worker = self._chance.choice(sorted(workers, key=lambda w: str(w["name"])))
+            pages = max(group["total"] for group in worker["pages"].values())
+            at = time.monotonic()
+            for rank in worker["ranks"]:
+                flip_bits(rank["pid"], pages, self._chance, share=DAMAGED_SHARE)
+            await asyncio.sleep(self._verify_s)
+        return worker["name"], (at, await self._damaged(http) - before)
+
+    async def _damaged(self, http: aiohttp.ClientSession) -> int:
+        async with http.get(f"{self._url}/metrics") as page:
+            found = DAMAGED.findall(await page.text())
+        return sum(int(float(n)) for n in found) // self._gateways  # each tells the counts of all
+
+    async def _clean(self, http: aiohttp.ClientSession) -> None:
+        until = time.monotonic() + CLEAN_S
+        while not (await self._books(http))["clean"]:
+            if time.monotonic() > until:
+                raise NotWhole(f"the ledger is not clean {CLEAN_S:g} s after the last request")
+            await asyncio.sleep(LOOK_S)
+
+    async def _books(self, http: aiohttp.ClientSession) -> dict[str, Any]:
+        async with http.get(f"{self._url}/debug/ledger") as answer:
+            return dict(await answer.json())
 
     async def _whole(self, http: aiohttp.ClientSession, gone: frozenset[int]) -> None:
         """Wait until the service is ready and has all its processes, none of them of those, and
@@ -126,8 +201,7 @@ class Nemesis:
 
     async def _processes(self, http: aiohttp.ClientSession) -> dict[str, list[int]]:
         """Return the process ids of the workers' ranks, and of the gateways."""
-        async with http.get(f"{self._url}/debug/ledger") as answer:
-            books: dict[str, Any] = await answer.json()
+        books = await self._books(http)
         found = {w["name"]: [rank["pid"] for rank in w["ranks"]] for w in books["workers"]}
         workers = {pid for lot in found.values() for pid in lot}
         children = psutil.Process(self._supervisor).children(recursive=True)

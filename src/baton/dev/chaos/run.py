@@ -1,19 +1,24 @@
 """A run: a service, clients, and somebody who hurts it."""
 
 import asyncio
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import msgspec
 
-from baton.dev.bench.service import serving
-from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, bodies, references
-from baton.dev.chaos.history import ChaosFigures, complaints, figures
-from baton.dev.chaos.nemesis import Nemesis, NotWhole
+from baton.dev.bench.service import BATON, serving
+from baton.dev.chaos.cable import HERE, Cable, OtherMachine, move_to_own_network
+from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, Habits, bodies, references
+from baton.dev.chaos.history import CORRUPT, ChaosFigures, complaints, figures
+from baton.dev.chaos.nemesis import CABLE_KINDS, CLEAN_S, Nemesis, NotWhole
 
 MODEL = "bench"  # the name that `serving` gives it
-CLEAN_S = 5.0
+CONTROL = f"tcp://{HERE}:5500"
 MARGIN_S = 10.0  # of a request beyond its own timeout
 
 
@@ -22,8 +27,10 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: how long the service is hurt
+        habits: of the clients
         cases: different requests
-        flags: of `baton serve`
+        verify_s: interval in which the service verifies its caches, if their memory is hurt
+        flags: of `baton serve`; if the cable is hurt, of the workers of the other machine, too
     """
 
     model: str
@@ -32,11 +39,18 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefill: int = 2
     decode: int = 2
     clients: int = 4
+    habits: Habits = Habits()
     cases: int = 24
     seed: int = 1
     kinds: tuple[str, ...] = ("kill", "stop", "restart")
     victims: tuple[str, ...] = ("prefill", "decode", "gateway")
+    verify_s: float = 2.0
     flags: tuple[str, ...] = ()
+
+    @property
+    def two_machines(self) -> bool:
+        """Whether there is another machine, with one more worker of each role."""
+        return any(kind in CABLE_KINDS for kind in self.kinds)
 
 
 class ChaosReport(msgspec.Struct, frozen=True):
@@ -50,32 +64,76 @@ class ChaosReport(msgspec.Struct, frozen=True):
 def run(settings: ChaosSettings) -> ChaosReport:
     """Start a service, hurt it while clients ask, and judge what they saw.
 
+    If the cable is hurt, this thread moves to a network of its own, and cannot come back.
+
     Raises:
         BatonError: the service does not start, or fails before anything is done to it
+        ConfigError: the cable is to be hurt, and this user may not make network namespaces
     """
-    flags = (
+    common = (
+        *("--dtype", "float32", "--enable-prefix-caching"),
+        *(("--cache-verify-interval", str(settings.verify_s)) if CORRUPT in settings.kinds else ()),
+    )
+    front = (
         *("--gateways", str(settings.gateways)),
         *("--prefill", str(settings.prefill), "--decode", str(settings.decode)),
-        *("--dtype", "float32", "--enable-prefix-caching"),
-        *("--request-timeout", str(TIMEOUT_S), *settings.flags),
+        *("--request-timeout", str(TIMEOUT_S)),
     )
-    with serving(settings.model, *flags) as service:
-        return asyncio.run(_run(settings, f"http://127.0.0.1:{service.port}", service.pid))
+    if not settings.two_machines:
+        with serving(settings.model, *front, *common, *settings.flags) as service:
+            url = f"http://127.0.0.1:{service.port}"
+            return asyncio.run(_run(settings, url, service.pid, None))
+    move_to_own_network()
+    with TemporaryDirectory(prefix="baton-") as directory:
+        secret = Path(directory) / "SECRET"
+        subprocess.run([*BATON, "secret", "new", str(secret)], check=True, capture_output=True)
+        common += ("--fabric", "tcp", "--secret", str(secret), *settings.flags)
+        with (
+            _machine(settings, common) as machine,
+            serving(settings.model, *front, "--control", CONTROL, *common) as service,
+        ):
+            url = f"http://127.0.0.1:{service.port}"
+            return asyncio.run(_run(settings, url, service.pid, machine.cable))
 
 
-async def _run(settings: ChaosSettings, url: str, supervisor: int) -> ChaosReport:
+@contextmanager
+def _machine(settings: ChaosSettings, common: Sequence[str]) -> Iterator[OtherMachine]:
+    """The other machine, with a worker of each role."""
+    host, _, port = CONTROL.rpartition(":")
+    gateways = [f"{host}:{int(port) + i}" for i in range(settings.gateways)]
+    shared = [
+        *(word for gateway in gateways for word in ("--gateway", gateway)),
+        *("--served-model-name", MODEL, *common),
+    ]
+    with closing(
+        OtherMachine(
+            [
+                [*BATON, "worker", settings.model, "--role", role, "--name", f"{role}-far", *shared]
+                for role in ("prefill", "decode")
+            ]
+        )
+    ) as machine:
+        yield machine
+
+
+async def _run(
+    settings: ChaosSettings, url: str, supervisor: int, cable: Cable | None
+) -> ChaosReport:
     began, cases = time.monotonic(), bodies(MODEL, settings.cases, seed=settings.seed)
     ask_at = f"{url}/v1/completions"
     reference = await references(ask_at, cases)
-    load = ChaosLoad(ask_at, cases, began=began)
+    load = ChaosLoad(ask_at, cases, began=began, habits=settings.habits)
     nemesis = Nemesis(
         url,
         supervisor,
         gateways=settings.gateways,
-        prefill=settings.prefill,
-        decode=settings.decode,
+        prefill=settings.prefill + (cable is not None),
+        decode=settings.decode + (cable is not None),
         kinds=settings.kinds,
         victims=settings.victims,
+        cable=cable,
+        paused=load.paused,
+        verify_s=settings.verify_s,
         seed=settings.seed,
         began=began,
     )
@@ -108,9 +166,10 @@ async def _clean(url: str) -> bool:
 def sentence(report: ChaosReport) -> Sequence[str]:
     """Return the report as lines for people."""
     f = report.figures
-    share = f"{100 * f.whole / max(1, f.requests):.2f} %"
+    share = f"{100 * f.whole / max(1, f.requests - f.left):.2f} %"
     lines = [
-        f"{f.requests} requests, {f.whole} answered whole ({share}), "
+        f"{f.requests} requests, {f.left} left by their clients, {f.whole} answered whole "
+        f"({share} of the others), {f.slow} of them to slow readers, "
         f"{len(report.complaints)} complaints"
     ]
     lines += [f"  {count} x {failure}" for failure, count in sorted(f.failures.items())]
@@ -118,7 +177,8 @@ def sentence(report: ChaosReport) -> Sequence[str]:
     lines.append(" " * 23 + "".join(f"{c:>24}" for c in columns) + "   (median, longest; s)")
     for kind, b in f.faults.items():
         cells = [f"{_median(v):.2f}, {max(v):.2f}" for v in (b.answered_s, b.whole_s, b.gap_s)]
-        lines.append(f"{b.count:>5} x {kind:15}" + "".join(f"{cell:>24}" for cell in cells))
+        found = f"   {b.damaged} damaged pages found" if b.damaged else ""
+        lines.append(f"{b.count:>5} x {kind:15}" + "".join(f"{cell:>24}" for cell in cells) + found)
     return [*lines, *report.complaints]
 
 

@@ -1,4 +1,4 @@
-"""`baton chaos`: kills, stops and restarts the processes of a service while clients ask."""
+"""`baton chaos`: hurts the processes, the memory and the network of a service while clients ask."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -10,8 +10,20 @@ import typer
 from baton.cli import options as opt
 from baton.core.errors import ConfigError
 
-Kinds = Annotated[str, typer.Option(metavar="LIST", help="What is done: kill, stop, restart.")]
+Kinds = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST", help="What is done: kill, stop, restart, corrupt, partition, delay."
+    ),
+]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
+Leaving = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of requests that are left at a random moment.")
+]
+Slow = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of requests whose client reads nothing for seconds."),
+]
 
 
 def chaos(
@@ -22,22 +34,32 @@ def chaos(
     prefill: Annotated[int, typer.Option(min=1, help="Prefill workers.")] = 2,
     decode: Annotated[int, typer.Option(min=1, help="Decode workers.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients, each with one request.")] = 4,
+    leaving: Leaving = 0.0,
+    slow: Slow = 0.0,
     seed: Annotated[int, typer.Option(help="Of requests and faults.")] = 1,
     kinds: Kinds = "kill,stop,restart",
     victims: Victims = "prefill,decode,gateway",
     json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
 ) -> None:
     """Start a service of MODEL, kill, stop and restart its processes one at a time while clients
-    ask, and compare every answer, token for token, with what the unhurt service says.
+    ask, damage their memory or cut their network, and compare every answer, token for token, with
+    what the unhurt service says.
 
     Further flags are those of 'baton serve'. The exit code is 1 if there is a complaint.
     """
     from baton.cli.models import ensure
+    from baton.dev.chaos.clients import Habits
+    from baton.dev.chaos.history import CORRUPT
     from baton.dev.chaos.nemesis import KINDS, VICTIMS
     from baton.dev.chaos.run import ChaosSettings, run, sentence
 
     if json is not None and not Path(json).absolute().parent.is_dir():
         raise ConfigError(f"--json {json}: no such directory")
+    if leaving + slow > 1:
+        raise ConfigError(f"--leaving {leaving:g} and --slow {slow:g} are more than all requests")
+    what, whom = _listed("--kinds", kinds, KINDS), _listed("--victims", victims, VICTIMS)
+    if CORRUPT in what and whom == ("gateway",):
+        raise ConfigError("--kinds corrupt: a gateway has no pools; add --victims prefill,decode")
     flags = tuple(context.args)
     if model.startswith("-"):  # no MODEL was given, and the first unknown flag stands in its place
         model, flags = opt.DEFAULT_MODEL, (model, *flags)
@@ -50,8 +72,9 @@ def chaos(
             decode=decode,
             clients=clients,
             seed=seed,
-            kinds=_listed("--kinds", kinds, KINDS),
-            victims=_listed("--victims", victims, VICTIMS),
+            habits=Habits(leaving, slow),
+            kinds=what,
+            victims=whom,
             flags=flags,
         )
     )

@@ -14,7 +14,7 @@ from types import ModuleType
 from baton.adapters.fabrics import DEFAULTS
 from baton.core.errors import BatonError
 from baton.core.memory.kinds import HOST, MemoryKind
-from baton.dev.contract import bounds, house, memories, peers, reads
+from baton.dev.contract import bounds, cuts, house, memories, peers, reads
 from baton.dev.contract.peer import Peer, PeerOrder
 from baton.dev.contract.rig import BOOTS, POOLS, CheckWorld
 from baton.ports.fabric_settings import FabricSettings
@@ -52,7 +52,7 @@ def _of(module: ModuleType) -> tuple[ContractCheck, ...]:
     return tuple(ContractCheck(name, f) for name, f in own)
 
 
-CHECKS = (*_of(reads), *_of(peers), *_of(bounds), *_of(memories), *_of(house))
+CHECKS = (*_of(reads), *_of(cuts), *_of(peers), *_of(bounds), *_of(memories), *_of(house))
 
 
 def run_all(

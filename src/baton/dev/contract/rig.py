@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -115,18 +115,26 @@ class Rig:
         self.fabric.submit(handle, who, copies, deadline=Micros(deadline_us))
         return handle
 
-    def ends(self, *handles: Handle, hurry_us: int = 0) -> dict[Handle, ReadEnded]:
+    def ends(
+        self,
+        *handles: Handle,
+        hurry_us: int = 0,
+        each: Callable[[ReadEnded], None] = lambda end: None,
+    ) -> dict[Handle, ReadEnded]:
         """Wait until all these reads have ended, and return their ends. Fails if one ends twice or
-        another one ends. The clock moves ahead by `hurry_us` at every look."""
+        another one ends. The clock moves ahead by `hurry_us` at every look that finds nothing;
+        `each` is told each end as it comes."""
         found: dict[Handle, ReadEnded] = {}
         limit = time.monotonic() + PATIENCE_S
         while set(found) != set(handles):
             assert time.monotonic() < limit, f"only {found} of {handles} have ended"
-            for end in self._look():
+            if not (looked := self._look()):
+                self.clock.ahead += hurry_us
+            for end in looked:
                 assert end.handle in handles
                 assert end.handle not in found
                 found[end.handle] = end
-            self.clock.ahead += hurry_us
+                each(end)
         return found
 
     def all_released(self) -> None:
