@@ -77,6 +77,8 @@ class Member:
             self._crew.look()
             if self.left is not None:
                 return self.left
+        self.drain()
+        self._pump.turn()  # gateways hear that it ends because it was asked to
         return None
 
     @property

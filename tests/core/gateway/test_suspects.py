@@ -11,7 +11,17 @@ from baton.core.door import Fail, RequestId
 from baton.core.events import PeerLost, TimerDue
 from baton.core.gateway.suspects import MARGIN
 from baton.core.ids import Boot, Epoch, Key, Micros
-from baton.core.messages import Ended, FailCode, Failed, Recompute, Ticket, Tokens, Trial, Withdrawn
+from baton.core.messages import (
+    Credits,
+    Ended,
+    FailCode,
+    Failed,
+    Recompute,
+    Ticket,
+    Tokens,
+    Trial,
+    Withdrawn,
+)
 
 P2, D2 = Boot(12), Boot(13)
 
@@ -57,6 +67,19 @@ def test_who_gave_way_is_no_suspect(bench: Bench) -> None:
     first = start(bench)
     (again,) = tickets(bench.say(first.decode, Recompute(first.key)))
     assert not again.alone_until
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_nobody_has_ended_a_worker_that_was_to_end(bench: Bench, alone: bool) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill)) if alone else (first,)
+    if alone:
+        bench.say(again.decode, Trial(again.key, over=False))
+    drains = Credits(1, again.decode, {}, {}, 0, 1, draining=True)
+    bench.say(again.decode, drains)
+    assert not heard(lose(bench, again.decode))
+    (request,) = bench.front.requests
+    assert request.failures == int(alone)
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])

@@ -71,11 +71,14 @@ class EpochFailures:
             )
 
     def lost(self, worker: RegisteredWorker, why: str, now: Micros) -> None:
-        """A worker is gone: whoever needed it goes on elsewhere, or fails."""
+        """A worker is gone: whoever needed it goes on elsewhere, or fails.
+
+        One that drained was to end, so it is no request's doing that it has.
+        """
         front, epochs = self._front, self._front.epochs
         boot, name = worker.register.manifest.boot, worker.register.name
         tried = epochs.suspects.lost(boot)
-        if tried is not None:
+        if tried is not None and not worker.draining:
             self._convict(tried, f"{name} ended while it computed nothing else: {why}")
         for request in [r for r in front.requests if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
@@ -87,7 +90,7 @@ class EpochFailures:
             # an answer that has begun goes on with a successor, if that is wanted; otherwise its
             # client is told at once
             ends = bool(request.said) and not front.settings.failover_waits
-            counts = not (tried is not None and self._acquit(request))
+            counts = not (worker.draining or (tried is not None and self._acquit(request)))
             detail = f"{worker.role} worker {name} was lost: {why}"
             epochs.another(
                 request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=ends

@@ -169,7 +169,7 @@ class Nemesis:
     async def _damaged(self, http: aiohttp.ClientSession) -> int:
         async with http.get(f"{self._url}/metrics") as page:
             found = DAMAGED.findall(await page.text())
-        return sum(int(float(n)) for n in found) // self._gateways  # each tells the counts of all
+        return sum(int(float(n)) for n in found)
 
     async def _clean(self, http: aiohttp.ClientSession) -> None:
         until = time.monotonic() + CLEAN_S
