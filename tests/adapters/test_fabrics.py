@@ -1,7 +1,10 @@
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from baton.adapters import nixl_agent
 from baton.adapters.fabrics import (
@@ -9,6 +12,7 @@ from baton.adapters.fabrics import (
     FabricEntry,
     available,
     build,
+    guarded,
     keep_reaching,
     near,
     on_devices,
@@ -18,6 +22,8 @@ from baton.core.errors import ConfigError
 from baton.core.ids import Boot, Micros
 from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 from baton.ports.fabric import Capabilities
+from baton.ports.fabric_settings import FABRICS as CHOICES
+from baton.ports.fabric_settings import FabricSettings
 
 LOCAL = Capabilities(
     1, 1, same_host_only=True, device_memory=False, ended_means_quiet=True, reads_read_only=True
@@ -96,3 +102,48 @@ def test_a_missing_nixl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(nixl_agent, "PACKAGES", ("no_such_nixl",))
     with pytest.raises(ConfigError, match=r"pip install 'baton-llm\[nixl\]'"):
         nixl_agent.load_nixl()
+
+
+@pytest.mark.skipif(bool(available()["nixl"]), reason=available()["nixl"])
+def test_nixl_of_a_rank_without_peers_elsewhere_listens_on_loopback_alone() -> None:
+    """UCX listens on every interface by itself, and serves any memory to whoever comes."""
+    before = set(listening())
+    fabric = build("nixl", Boot(71), 0, wake=lambda: None, clock=StoppedClock())
+    try:
+        opened = set(listening()) - before
+        assert opened
+        assert [place for place in opened if not ip_address(place[0]).is_loopback] == []
+    finally:
+        fabric.close()
+
+
+def listening() -> list[tuple[str, int]]:
+    """Where this process listens."""
+    found = psutil.Process().net_connections("inet")
+    return [(c.laddr.ip, c.laddr.port) for c in found if c.status == psutil.CONN_LISTEN]
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "left"),
+    [
+        ("auto", "127.0.0.1", ["shm", "nixl", "tcp"]),
+        ("auto", "10.1.2.3", ["shm", "tcp"]),
+        ("nixl", "10.1.2.3", ["nixl"]),
+        ("mooncake", "10.1.2.3", ["mooncake"]),
+    ],
+)
+def test_what_serves_strangers_is_to_be_named_off_loopback(
+    names: str, host: str, left: list[str]
+) -> None:
+    assert guarded(CHOICES[names], FabricSettings(host=host)) == left
+
+
+@pytest.mark.parametrize(("name", "host"), [("nixl", "10.1.2.3"), ("mooncake", "127.0.0.1")])
+def test_what_serves_strangers_says_so(name: str, host: str) -> None:
+    if why := available()[name]:
+        pytest.skip(why)
+    settings = FabricSettings(host=host)
+    with capture_logs() as lines:
+        build(name, Boot(72), 0, wake=lambda: None, clock=StoppedClock(), settings=settings).close()
+    (line,) = [line for line in lines if line["event"] == "fabric_open"]
+    assert "read and write memory" in line["why"]

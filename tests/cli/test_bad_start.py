@@ -73,6 +73,7 @@ CHECKPOINTS: dict[str, tuple[dict[str, object], Callable[[bytes], bytes]]] = {
     "none": ({}, lambda weights: b""),
 }
 FILES = {"a.toml": "kv-memry = '1GiB'", "b.toml": "port = = 1", "c.toml": "port = true"}
+HERE = ("--fabric-host=127.0.0.1", "--bind=tcp://127.0.0.1:0")
 SERVE, WORKER, GATEWAY = (
     ("serve", "fine"),
     ("worker", "--gateway=tcp://127.0.0.1:1"),
@@ -108,6 +109,13 @@ STARTS: dict[str, Start] = {
     ),
     "control for all without a secret": Start(
         (*GATEWAY, "--control=tcp://0.0.0.0:0"), ("0.0.0.0", "--secret")
+    ),
+    "a gateway on another machine without a secret": Start(
+        ("worker", "fine", "--role=decode", "--gateway=tcp://10.0.0.1:5500", *HERE),
+        ("10.0.0.1:5500", "--secret FILE"),
+    ),
+    "a fabric for other machines without a secret": Start(
+        (*WORKER, "fine", "--fabric-host=10.0.0.1"), ("--fabric-host 10.0.0.1", "--secret FILE")
     ),
     "pools beyond the machine": Start(
         (*SERVE, "--kv-memory=100TiB"), ("200 TiB", "available", "--kv-memory", "decode-0")

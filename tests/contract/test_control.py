@@ -1,4 +1,4 @@
-"""The sentences of ports/control.py (C1-C7) against ZeroMQ, with real sockets."""
+"""The sentences of ports/control.py (C1-C9) against ZeroMQ, with real sockets."""
 
 import contextlib
 import os
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
-from baton.adapters import zmq_control
+from baton.adapters import zmq_control, zmq_handshakes
 from baton.adapters.secret import Secret, load_secret, new_secret
 from baton.adapters.zmq_control import ZmqControl, is_loopback
 from baton.core.errors import ConfigError
@@ -643,3 +644,121 @@ def test_c8_a_link_that_is_hung_up_is_not_broken(make: Callable[..., ZmqControl]
     dialler.hang_up(link)
     until(lambda: listener.broken() == [back])
     assert dialler.broken() == []
+
+
+# ---- C9 ------------------------------------------------------------------------------------------
+
+
+def turn(*controls: ZmqControl) -> None:
+    """What pumps do while nobody has anything to say."""
+    for control in controls:
+        assert control.receive() == []
+        control.broken()
+    time.sleep(0.001)
+
+
+def with_keys(folder: Path, names: tuple[str | None, str | None]) -> list[Secret | None]:
+    """A secret for each name; None has none."""
+    return [None if name is None else secret(folder, name) for name in names]
+
+
+KEYS = [("one", "other"), ("one", None), (None, "one")]
+
+
+@pytest.mark.parametrize("names", KEYS)
+def test_c9_keys_that_differ_are_told_on_both_sides(
+    make: Callable[..., ZmqControl], tmp_path: Path, names: tuple[str | None, str | None]
+) -> None:
+    keys = with_keys(tmp_path, names)
+    listener, stranger = make(LOOPBACK, keys[0]), make(None, keys[1])
+    deadline = time.monotonic() + DEADLINE_S
+    with capture_logs() as lines:
+        link = stranger.dial(address(listener))
+        said: dict[str, str] = {}
+        while not {address(listener), "127.0.0.1"} <= said.keys():
+            assert time.monotonic() < deadline, lines
+            assert not stranger.send(link, b"let me in")
+            turn(listener, stranger)
+            said = {
+                line.get("by", line.get("peer")): line["event"]
+                for line in lines
+                if "--secret FILE" in line["remedy"]
+            }
+        for _ in range(500):  # tries go on, and are not told each time
+            stranger.send(link, b"let me in")
+            turn(listener, stranger)
+    assert said[address(listener)] == "key_refused"
+    assert said["127.0.0.1"] == "wrong_key"
+    assert [line["event"] for line in lines].count("key_refused") == 1
+
+
+@pytest.mark.parametrize("names", KEYS)
+def test_c9_a_link_that_was_refused_connects_once_the_keys_agree(
+    make: Callable[..., ZmqControl], tmp_path: Path, names: tuple[str | None, str | None]
+) -> None:
+    """Without help a socket never tries again after an error of the protocol."""
+    keys = with_keys(tmp_path, names)
+    wrong, stranger = make(LOOPBACK, keys[0]), make(None, keys[1])
+    where = address(wrong)
+    link = stranger.dial(where)
+    with capture_logs() as lines:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(line["event"] == "key_refused" for line in lines):
+            assert time.monotonic() < deadline
+            turn(wrong, stranger)
+    wrong.close()
+    right = make(where, keys[1])
+    until(lambda: stranger.receive() == [] and stranger.send(link, b"x"), right)
+    assert [raw for _, raw in heard(right, 1, stranger)] == [b"x"]
+
+
+def test_c9_a_link_survives_what_is_no_process_of_ours(
+    make: Callable[..., ZmqControl], tmp_path: Path
+) -> None:
+    key = secret(tmp_path)
+    member = make(None, key)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        link = member.dial(where)
+        connection, _ = other.accept()
+    with capture_logs() as lines, connection:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        deadline = time.monotonic() + DEADLINE_S
+        while not any("another protocol" in line.get("why", "") for line in lines):
+            assert time.monotonic() < deadline
+            turn(member)
+    right = make(where, key)
+    until(lambda: member.receive() == [] and member.send(link, b"x"), right)
+    assert [raw for _, raw in heard(right, 1, member)] == [b"x"]
+
+
+def test_c9_strangers_cost_the_members_nothing(
+    make: Callable[..., ZmqControl], tmp_path: Path
+) -> None:
+    """A refused connection is not searched for among the members."""
+    key = secret(tmp_path)
+    listener, stranger = make(LOOPBACK, key), make(None, secret(tmp_path, "other"))
+    context = zmq.Context()
+    member = context.socket(zmq.DEALER)
+    try:
+        member.curve_serverkey = key.server.public
+        member.curve_publickey, member.curve_secretkey = key.client.public, key.client.private
+        member.connect(address(listener))
+        member.send(b"here")
+        heard(listener)
+        with capture_logs() as lines:
+            stranger.dial(address(listener))
+            deadline = time.monotonic() + DEADLINE_S
+            while not any(line["event"] == "wrong_key" for line in lines):
+                assert time.monotonic() < deadline
+                turn(listener, stranger)
+        assert not member.poll(100)
+    finally:
+        context.destroy(linger=0)
+
+
+def test_c9_strangers_do_not_fill_the_log() -> None:
+    told = zmq_handshakes.Told()
+    strangers = [f"10.0.{n // 250}.{n % 250}" for n in range(1000)]
+    due = [host for host in strangers * 2 if told.is_due(host)]
+    assert due == strangers[: zmq_handshakes.MOST_SAID]

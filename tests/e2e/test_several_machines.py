@@ -1,171 +1,139 @@
-"""The commands that the documents give for several machines, typed on two: network namespaces
-joined by a cable."""
+"""Three machines, each with one process of a service, started by the commands of docs/deploy.md;
+and a stranger on their network, who does not have the secret."""
 
 import json
-import os
+import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.service import Process, by_command, wait_for
+from tests.e2e.machines import ADDRESSES, GATEWAY, MOVED, Machines, documented, ip
+from tests.e2e.service import Footprint, alive, wait_for
 
-GATEWAY, OTHER, MOVED = "10.77.0.1", "10.77.0.2", "10.77.0.3"
-ASK = """
-import json, sys, urllib.error, urllib.request
-try:
-    body = sys.argv[2].encode() if len(sys.argv) > 2 else None
-    request = urllib.request.Request("http://127.0.0.1:8000" + sys.argv[1], body, {"Content-Type": "application/json"})
-    print(urllib.request.urlopen(request, timeout=60).read().decode())
-except urllib.error.HTTPError as error:
-    print(error.read().decode())
-except OSError as error:
-    print(json.dumps({"ready": False, "why": str(error)}))
-"""
+from baton.adapters.fabrics import available
+
+SMALL = ("--served-model-name", "m")
+# As if the machines had kernels of their own: else UCX would read through shared memory.
+APART = {"UCX_TLS": "tcp,self"}
+BODY = {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 6, "ignore_eos": True}
+GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"  # that of every ZeroMQ socket
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def start_worker(machines: Machines, role: str, fabric: str) -> None:
+    flags = ("--kv-pages", "40", "--threads", "1", "--fabric", fabric)
+    machines.start(role, documented()[role], *SMALL, *flags, env=APART)
 
 
-class Machines:
-    """Two of them, and the processes on each."""
-
-    def __init__(self, directory: Path, model: Path) -> None:
-        self._directory, self._model = directory, model
-        self.here, self.there = f"baton-{os.getpid()}-a", f"baton-{os.getpid()}-b"
-        self._processes: list[Process] = []
-
-    def join(self) -> None:
-        """Raises CalledProcessError: this user may not."""
-        for name in (self.here, self.there):
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip(
-            "-n",
-            self.here,
-            "link",
-            "add",
-            "cable",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            self.there,
-        )
-        for name, address in ((self.here, GATEWAY), (self.there, OTHER)):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
-
-    def start(self, where: str, command: str, *flags: str) -> Process:
-        enter = "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
-        words = [
-            sys.executable,
-            "-m",
-            "baton",
-            command,
-            str(self._model),
-            "--secret",
-            str(self._directory / "SECRET"),
-            *flags,
-        ]
-        name = f"{command}-{len(self._processes)}"
-        process = by_command(name, ["-c", enter, where, *words], self._directory / f"{name}.log")
-        self._processes.append(process)
-        return process
-
-    def ask(self, path: str, body: dict | None = None) -> dict:
-        words = [path, *([json.dumps(body)] if body is not None else [])]
-        command = ["ip", "netns", "exec", self.here, sys.executable, "-c", ASK, *words]
-        return json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        )
-
-    def names(self, where: str, **hosts: str) -> None:
-        """What a machine's file of hosts says, from now on."""
-        file = Path("/etc/netns") / where / "hosts"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # in place: the processes there see this very file
-        file.write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
-
-    def part(self) -> None:
-        for process in self._processes:
-            process.end()
-        for name in (self.here, self.there):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
-
-
-@pytest.fixture
-def machines(tmp_path: Path, tiny: Path) -> Iterator[Machines]:
+@pytest.fixture(scope="module", params=["tcp", "nixl"])
+def machines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path
+) -> Iterator[Machines]:
+    """A service whose state moves by one fabric."""
     if shutil.which("ip") is None:
         pytest.skip("no command ip here")
-    machines = Machines(tmp_path, tiny)
+    if why := available()[request.param]:
+        pytest.skip(why)
+    machines = Machines(tmp_path_factory.mktemp(f"machines-{request.param}"), tiny)
     try:
         try:
             machines.join()
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces for this user: {error.stderr.decode().strip()}")
-        subprocess.run(
-            [sys.executable, "-m", "baton", "secret", "new", tmp_path / "SECRET"],
-            check=True,
-            capture_output=True,
-        )
+        machines.equip()
+        machines.start("gateway", documented()["gateway"], *SMALL)
+        for role in ("prefill", "decode"):
+            start_worker(machines, role, request.param)
+        wait_for(lambda: machines.ask("/ready")["ready"], seconds=150, why="three machines")
         yield machines
     finally:
         machines.part()
 
 
-@pytest.mark.timeout(240)
-def test_workers_of_two_machines_find_each_other_by_their_routes(machines: Machines) -> None:
-    """Without NIXL, and without a flag that says where anybody is but the gateway."""
-    control, pages = f"tcp://{GATEWAY}:5500", ("--kv-pages", "40", "--fabric", "tcp")
-    machines.start(machines.here, "gateway", "--control", control, "--served-model-name", "m")
-    machines.start(
-        machines.there,
-        "worker",
-        "--role",
-        "prefill",
-        "--gateway",
-        control,
-        "--served-model-name",
-        "m",
-        *pages,
-    )
-    machines.start(
-        machines.here,
-        "worker",
-        "--role",
-        "decode",
-        "--gateway",
-        control,
-        "--served-model-name",
-        "m",
-        *pages,
-    )
-    wait_for(lambda: machines.ask("/ready")["ready"], seconds=120, why="a pair over two machines")
-    answer = machines.ask(
-        "/v1/completions",
-        {"model": "m", "prompt": list(range(1, 60)), "max_tokens": 6, "ignore_eos": True},
-    )
-    assert answer["usage"]["completion_tokens"] == 6
+@pytest.mark.timeout(300)
+def test_three_machines_serve_by_the_documented_commands(machines: Machines) -> None:
+    """Without a flag that says where anybody is but the gateway."""
+    assert machines.ask("/v1/completions", BODY)["usage"]["completion_tokens"] == 6
+    assert f"reached_at={ADDRESSES['prefill']}" in machines.log("prefill")
+    wait_for(lambda: machines.ask("/debug/ledger")["clean"], seconds=20, why="nothing is held")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
+def test_a_stranger_gets_nothing_from_any_port_but_that_for_clients(machines: Machines) -> None:
+    names = ("gateway", "prefill", "decode")
+    places = [
+        (ADDRESSES[name], port)
+        for name in names
+        for port in machines.listening(name)
+        if (name, port) != ("gateway", 8000)
+    ]
+    assert {host for host, _ in places} >= {GATEWAY, ADDRESSES["prefill"]}
+    assert machines.ask("/v1/completions", BODY)["usage"]["completion_tokens"] == 6
+    before = {name: footprint(machines, name) for name in names}
+    boots = [int(boot, 16) for boot in re.findall(r"peer_up boot=(\w+)", machines.log("gateway"))]
+    said = machines.run("stranger", ["-m", "tests.e2e.knock"], json.dumps([places, boots]))
+    answers, refusals = json.loads(said)
+    assert len(answers) >= 6 * len(places)
+    helpful = {
+        place: answer
+        for place, answer in answers.items()
+        if bytes.fromhex(answer)[: len(GREETING)] not in (b"", GREETING) or len(answer) > 2 * 64
+    }
+    assert helpful == {}
+    # NIXL's ports get what they take for noise; docs/fabrics.md says what they would answer to
+    assert all(refusals.values())
+    if "tcp" in machines.directory.name:
+        assert any("has another secret" in why for why in refusals.values())
+    assert all(alive(machines.processes[name].pid) for name in names)
+    assert machines.ask("/v1/completions", BODY)["usage"]["completion_tokens"] == 6
+    try:
+        wait_for(lambda: not grown(machines, before), seconds=45, why="nothing stays behind")
+    except AssertionError:
+        raise AssertionError(f"{grown(machines, before)}, and before {before}") from None
+    wait_for(lambda: machines.ask("/debug/ledger")["clean"], seconds=20, why="nothing is held")
+
+
+def footprint(machines: Machines, name: str) -> dict[str, int]:
+    """What a process holds."""
+    held = Footprint(machines.processes[name].pid)
+    return {"files": held.files, "threads": held.threads, "MiB": held.anon_mib}
+
+
+def grown(machines: Machines, before: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """What processes hold now that hold more than before; a few MiB are nothing."""
+    slack = {"files": 0, "threads": 0, "MiB": 8}
+    now = {name: footprint(machines, name) for name in before}
+    return {
+        name: held
+        for name, held in now.items()
+        if any(held[what] > before[name][what] + slack[what] for what in slack)
+    }
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machines", ["tcp"], indirect=True)
+def test_another_secret_is_refused_by_name(machines: Machines) -> None:
+    command = documented()["decode"].replace("/etc/baton/secret", "/etc/baton/other")
+    stranger = machines.start("stranger", command, *SMALL, "--kv-pages", "40", "--threads", "1")
+    lines = {
+        "stranger": f"key_refused by=tcp://{GATEWAY}:5500",
+        "gateway": f"wrong_key peer={ADDRESSES['stranger']}",
+    }
+    for name, words in lines.items():
+        said = re.compile(f"{words} .*another secret.*--secret FILE")
+        wait_for(lambda: said.search(machines.log(name)), seconds=90, why=words)  # noqa: B023
+    stranger.end()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machines", ["tcp"], indirect=True)
 def test_a_gateway_that_moves_is_found_by_its_name(machines: Machines) -> None:
-    machines.names(machines.there, gateway=GATEWAY)
-    served = ("--served-model-name", "m", "--skip-server-warmup")
-    first = machines.start(machines.here, "gateway", "--control", f"tcp://{GATEWAY}:5500", *served)
-    flags = ("--gateway", "dns://gateway:5500", "--served-model-name", "m", "--kv-pages", "40")
-    machines.start(machines.there, "worker", "--role", "unified", *flags)
-    wait_for(lambda: machines.ask("/ready")["ready"], seconds=120, why="a worker on the other one")
-    first.end()
-    ip("-n", machines.here, "addr", "add", f"{MOVED}/24", "dev", "cable")
-    machines.start(machines.here, "gateway", "--control", f"tcp://{MOVED}:5500", *served)
+    machines.processes["gateway"].end()
+    ip("-n", machines.space("gateway"), "addr", "add", f"{MOVED}/24", "dev", "cable")
+    moved = documented()["gateway"].replace(GATEWAY, MOVED)
+    machines.start("gateway", moved, *SMALL)
     wait_for(lambda: "none" in machines.ask("/ready")["why"], seconds=60, why="it is up, alone")
-    machines.names(machines.there, gateway=MOVED)
-    wait_for(lambda: machines.ask("/ready")["ready"], seconds=30, why="the worker has found it")
+    machines.name_gateway(MOVED)
+    wait_for(lambda: machines.ask("/ready")["ready"], seconds=60, why="the workers have found it")
+    assert machines.ask("/v1/completions", BODY)["usage"]["completion_tokens"] == 6

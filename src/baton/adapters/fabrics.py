@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import structlog
+
 from baton.adapters.nixl_agent import PACKAGES
 from baton.adapters.secret import Secret, fabric_key
 from baton.adapters.shm_door import this_host
@@ -21,7 +23,10 @@ from baton.ports.clock import Clock
 from baton.ports.fabric import Connected, Fabric, Pool
 from baton.ports.fabric_settings import FabricSettings
 
+log = structlog.get_logger()
 DEFAULTS = FabricSettings()
+# Their engines authenticate nobody: they read and write for whoever reaches their ports.
+OPEN = ("nixl", "mooncake")
 CONNECT_S = 30.0
 ATTEND_S = 0.01  # more often than a fabric falls asleep
 
@@ -59,9 +64,7 @@ def _make_nixl(p: FabricParts) -> Fabric:
     from baton.adapters.agent_fabric import AgentFabric
     from baton.adapters.nixl import nixl_engine
 
-    return AgentFabric(
-        nixl_engine(p.settings.nixl, p.settings.devices), p.boot, p.rank, p.wake, p.clock
-    )
+    return AgentFabric(nixl_engine(p.settings), p.boot, p.rank, p.wake, p.clock)
 
 
 def _make_mooncake(p: FabricParts) -> Fabric:
@@ -128,6 +131,14 @@ def build(
 def make(name: str, parts: FabricParts) -> Fabric:
     """Make a fabric by name from `parts`; raises ConfigError as `build` does."""
     require_fabric(name)
+    kept_in = name == "nixl" and parts.settings.is_local  # Mooncake listens on every interface
+    if name in OPEN and not kept_in:
+        log.warning(
+            "fabric_open",
+            fabric=name,
+            why="whoever reaches its ports can read and write memory of this process",
+            remedy="let only the machines of the cluster reach them, or use --fabric tcp",
+        )
     return FABRICS[name].make(parts)
 
 
@@ -172,6 +183,14 @@ def require_fabric(name: str) -> None:
 def usable(names: Sequence[str]) -> list[str]:
     """Return the fabrics that work here. A single name is returned unchecked; `make` checks it."""
     return [name for name in names if len(names) == 1 or not FABRICS[name].obstacle()]
+
+
+def guarded(names: Sequence[str], settings: FabricSettings) -> list[str]:
+    """Return the fabrics to choose from: off loopback those that serve strangers are left out,
+    unless the operator has named one."""
+    if len(names) == 1 or settings.is_local:
+        return list(names)
+    return [name for name in names if name not in OPEN]
 
 
 def available() -> dict[str, str]:

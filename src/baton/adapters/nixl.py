@@ -1,8 +1,10 @@
 """Fabric `nixl`: NVIDIA's NIXL (UCX over shared memory, TCP or RDMA, or other backends).
 
-It is an engine of agent_fabric. Known problem: if UCX emulates reads in software (TCP), a reader
-that vanishes during a read can abort the *source* process inside UCX. Shared memory and RDMA do not
-need the source's help. NIXL serialises descriptor lists with pickle, so Baton never exchanges them.
+It is an engine of agent_fabric. UCX authenticates nobody: over TCP it reads and writes any memory
+of the process for whoever reaches its ports. So a rank whose peers are all on this machine lets UCX
+listen on loopback alone. Known problem: if UCX emulates reads in software (TCP), a reader that
+vanishes during a read can abort the *source* process inside UCX. Shared memory and RDMA do not need
+the source's help. NIXL serialises descriptor lists with pickle, so Baton never exchanges them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,7 @@ from baton.adapters.agent_reads import Agent
 from baton.adapters.nixl_agent import UCX_PARAMS, NixlAgent, load_nixl
 from baton.core.errors import ConfigError
 from baton.ports.fabric import Capabilities
-from baton.ports.fabric_settings import NixlSettings
+from baton.ports.fabric_settings import FabricSettings, NixlSettings
 
 # UNKNOWN is possible if NIXL keeps a request although its agent must be deleted.
 CAPABILITIES = Capabilities(
@@ -25,28 +27,37 @@ CAPABILITIES = Capabilities(
 )
 
 
-def nixl_engine(settings: NixlSettings, devices: Sequence[str]) -> TransferEngine:
+def nixl_engine(settings: FabricSettings) -> TransferEngine:
     """Return the engine with the operator's backend, parameters and devices.
 
     Raises:
         ConfigError: NIXL is not installed, or devices are given for a backend of which Baton does
             not know the parameter
     """
-    nixl, params = load_nixl(), backend_params(settings, devices)
+    nixl = load_nixl()
+    params = backend_params(settings.nixl, settings.devices, local=settings.is_local)
 
     def make(name: str) -> Agent:
-        return NixlAgent(nixl, name, backend=settings.backend, params=params)
+        return NixlAgent(nixl, name, backend=settings.nixl.backend, params=params)
 
     return TransferEngine(name="nixl", capabilities=CAPABILITIES, source=make, reader=make)
 
 
-def backend_params(settings: NixlSettings, devices: Sequence[str]) -> Mapping[str, str]:
-    """Return the backend's parameters: Baton's own, the devices, the operator's. Later ones win."""
+def backend_params(
+    settings: NixlSettings, devices: Sequence[str], *, local: bool
+) -> Mapping[str, str]:
+    """Return the backend's parameters: Baton's own, the devices, the operator's. Later ones win.
+
+    Args:
+        local: all peers are on this machine
+    """
     params: dict[str, str] = {}
     if settings.backend == "UCX":
         params |= UCX_PARAMS
         if devices:
             params["device_list"] = ", ".join(devices)
+        elif local:
+            params["engine_config"] += ",NET_DEVICES=lo"
     elif devices:
         raise ConfigError(
             f"--fabric-device {','.join(devices)} is for NIXL's UCX backend;"

@@ -10,12 +10,21 @@ import re
 import select
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 from zmq.utils.z85 import decode as z85_decode
 
 from baton.adapters.secret import Secret
+from baton.adapters.zmq_handshakes import (
+    EVENTS,
+    DialledHandshakes,
+    HeardHandshakes,
+    Seen,
+    Told,
+)
 from baton.core.errors import ConfigError
 from baton.core.ids import Link
 
@@ -84,8 +93,11 @@ class ZmqControl:
         self._poll.register(self._kick, select.EPOLLIN)
         self._names = count(1)
         self._dealers: dict[Link, zmq.Socket[bytes]] = {}
-        # by descriptor: what tells that a connection ended, and of which link; None = the router
+        # by descriptor: what tells of connections, and of which link; None = the router
         self._monitors: dict[int, tuple[zmq.Socket[bytes], Link | None]] = {}
+        self._told, self._heard = Told(), HeardHandshakes(keyed=secret is not None)
+        self._dialled: dict[Link, DialledHandshakes] = {}
+        self._ended: list[Link] = []  # dialled links whose connection has ended
         self._missed = self._probes = 0  # connections that have ended, we do not know which yet
         self._identities: OrderedDict[bytes, Link] = OrderedDict()  # least recently used first
         self._by_link: dict[Link, bytes] = {}
@@ -147,8 +159,8 @@ class ZmqControl:
         return socket
 
     def _monitor(self, socket: "zmq.Socket[bytes]", link: Link | None) -> None:
-        """Be told when a connection of a socket ends."""
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        """Be told when a connection of a socket ends, and how its handshake went."""
+        monitor = socket.get_monitor_socket(EVENTS)
         number = int(monitor.getsockopt(zmq.FD))
         self._monitors[number] = monitor, link
         self._breaks.register(number, select.EPOLLIN)
@@ -167,26 +179,46 @@ class ZmqControl:
         """Dial an address. Raises ConfigError off loopback
         without a secret, or for an invalid address."""
         require_secret(address, self._secret)
+        link = Link(next(self._names))
+        self._open_dealer(link, address)
+        return link
+
+    def _open_dealer(self, link: Link, address: str) -> None:
         socket = self._socket(zmq.DEALER, address)
         if self._secret is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, self._secret.server.public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.client.private)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._secret.client.public)
+        self._dealers[link] = socket
+        keyed = self._secret is not None
+        self._dialled[link] = DialledHandshakes(address, self._told, keyed=keyed)
+        self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
+        self._monitor(socket, link)  # before it connects, so that nothing is missed
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
-            socket.close()
+            self._close_dealer(link)
             raise ConfigError(f"cannot dial control address {address}: {error.strerror}") from error
-        link = Link(next(self._names))
-        self._dealers[link] = socket
-        self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
-        self._monitor(socket, link)
-        return link
+
+    def _close_dealer(self, link: Link) -> None:
+        socket = self._dealers.pop(link)
+        del self._dialled[link]
+        self._poll.unregister(int(socket.getsockopt(zmq.FD)))
+        number = next(n for n, (_, of) in self._monitors.items() if of == link)
+        self._breaks.unregister(number)
+        monitor, _ = self._monitors.pop(number)
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close()
 
     def send(self, link: Link, frame: bytes) -> bool:
         if self._closed or len(frame) > self._max:
             return False
         if link in self._dealers:
+            if self._dialled[link].given_up:  # frames come seldom as long as nobody answers
+                address = self._dialled[link].address
+                self._close_dealer(link)
+                self._open_dealer(link, address)
             return self._put(self._dealers[link], frame)
         if link in self._by_link and self._router is not None:
             return self._put(self._router, self._by_link[link], frame)
@@ -217,6 +249,7 @@ class ZmqControl:
         if self._kicked:
             self._kicked = False
             os.eventfd_read(self._kick)
+        self._watch()
         if self._zap is not None:
             self._answer_zap(self._zap)
         frames: list[tuple[Link, bytes]] = []
@@ -230,22 +263,29 @@ class ZmqControl:
             frames += [(link, parts[0]) for parts in self._take(socket) if len(parts) == 1]
         return frames
 
-    def broken(self) -> list[Link]:
-        """Return what the monitors have said.
+    def _watch(self) -> None:
+        """Read what the monitors have said.
 
         That of the router does not say whose connection has ended, and says so before the router
-        knows it. So its links are probed until one is missed.
+        knows it. So `broken` probes its links until one is missed.
         """
-        found: list[Link] = []
-        for number, _ in self._breaks.poll(0) if not self._closed else ():
+        for number, _ in self._breaks.poll(0):
             monitor, link = self._monitors[number]
-            ended = 0
-            while _next(monitor) is not None:
-                ended += 1
             if link is None:
-                self._missed, self._probes = self._missed + ended, MOST_PROBES
-            elif ended:
-                found.append(link)
+                if ended := self._heard.saw(partial(_said, monitor)):
+                    self._missed, self._probes = self._missed + ended, MOST_PROBES
+                continue
+            for event, value in _said(monitor):
+                self._dialled[link].saw(event, value)
+                if event == zmq.EVENT_DISCONNECTED:
+                    self._ended.append(link)
+
+    def broken(self) -> list[Link]:
+        """Return the links whose connection has ended, as far as the monitors have said."""
+        if self._closed:
+            return []
+        self._watch()
+        found, self._ended = self._ended, []
         if self._missed and self._router is not None:
             gone = self._unreachable(self._router)
             self._probes -= 1
@@ -280,15 +320,8 @@ class ZmqControl:
     def hang_up(self, link: Link) -> None:
         if self._closed:
             return
-        socket = self._dealers.pop(link, None)
-        if socket is not None:
-            self._poll.unregister(int(socket.getsockopt(zmq.FD)))
-            number = next(n for n, (_, of) in self._monitors.items() if of == link)
-            self._breaks.unregister(number)
-            monitor, _ = self._monitors.pop(number)
-            socket.disable_monitor()
-            monitor.close(0)
-            socket.close()
+        if link in self._dealers:
+            self._close_dealer(link)
         identity = self._by_link.pop(link, None)
         if identity is not None:
             del self._identities[identity]
@@ -339,3 +372,12 @@ def _next(socket: "zmq.Socket[bytes]") -> list[bytes] | None:
         return socket.recv_multipart(zmq.DONTWAIT)
     except zmq.Again:
         return None
+
+
+def _said(monitor: "zmq.Socket[bytes]") -> list[Seen]:
+    """Take all events of a monitor that are there."""
+    events = []
+    while (parts := _next(monitor)) is not None:
+        said = parse_monitor_message(parts)
+        events.append((int(said["event"]), said["value"]))
+    return events

@@ -131,7 +131,8 @@ class RankResources:
             settings.fabric_settings,
             station.secret,
         )
-        made = {n: ports.fabric(n, parts) for n in fabrics.usable(settings.fabrics)}
+        allowed = fabrics.guarded(settings.fabrics, settings.fabric_settings)
+        made = {n: ports.fabric(n, parts) for n in fabrics.usable(allowed)}
         self.fabrics = fabrics.keep_reaching(made, self.engine.pools)
         exposures = {n: f.expose(self.engine.pools) for n, f in self.fabrics.items()}
         self.manifest = self._manifest(station.boot, exposures)

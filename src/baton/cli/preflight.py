@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from baton.adapters.directory import is_named
 from baton.adapters.fabrics import require_fabric
 from baton.adapters.memory import available_bytes
 from baton.adapters.secret import load_secret
+from baton.adapters.tcp_door import require_loopback_or_key
+from baton.adapters.zmq_control import require_secret
 from baton.cli.sizes import show_size
 from baton.core.errors import ConfigError
 from baton.engine.checkpoint import Checkpoint
@@ -31,7 +34,19 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
         require_fabric(name)
     for secret in sorted({w.secret for w in workers if w.secret is not None}):
         load_secret(Path(secret))
+    for worker in workers:
+        if worker.secret is None:
+            _require_loopback(worker)
     require_room(workers, weights=_weights(checkpoint, workers), available=available_bytes())
+
+
+def _require_loopback(worker: WorkerSettings) -> None:
+    """Raise ConfigError if a worker without a secret has to do with other machines."""
+    for address in (*worker.gateways, worker.bind):
+        if not is_named(address):
+            require_secret(address, None)
+    if "tcp" in worker.fabrics:
+        require_loopback_or_key(worker.fabric_settings.host, b"")
 
 
 def require_room(

@@ -11,7 +11,9 @@ readable until `receive` has been called and returned nothing. C8 When the proce
 end of a link dies on a host that runs, `broken` names the link once, soon, and not before
 `receive` has returned all frames of it that had come; the descriptor becomes readable for it (C7).
 A broken connection need not mean a dead process: links that were dialled connect again by
-themselves, and frames after that may come on a new link.
+themselves, and frames after that may come on a new link. C9 When the keys of two processes differ,
+or one of them has none, the log of each names the address of the other, now and then for as long as
+it lasts. Nothing that answers at an address ends a link: it connects once the keys agree.
 """
 
 from typing import Protocol

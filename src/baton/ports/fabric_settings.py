@@ -3,6 +3,7 @@
 These structs are apart from the port because the command line needs them without numpy.
 """
 
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import msgspec
@@ -11,7 +12,8 @@ from baton.ports.flag import MEMORY, Flag, NumberLimits, require_limits
 from baton.ports.written import names, pair
 
 # The choices of an operator, and the fabrics that each of them means, in order of preference.
-# Mooncake must be named, because its listener serves whoever reaches it (docs/fabrics.md).
+# Mooncake must be named, because its listener serves whoever reaches it (docs/fabrics.md); so must
+# NIXL, off loopback.
 FABRICS = {
     "auto": ("shm", "nixl", "tcp"),
     "shm": ("shm",),
@@ -90,3 +92,11 @@ class FabricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     nixl: NixlSettings = NixlSettings()
     mooncake: MooncakeSettings = MooncakeSettings()
     tcp: TcpSettings = TcpSettings()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether peers reach this rank from its own machine alone."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:  # not an address: a fabric that needs one says so
+            return False

@@ -309,8 +309,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     fabrics: Annotated[
         tuple[str, ...],
         Flag(
-            "How state moves: auto (the fastest that both sides have of shm, nixl, tcp), "
-            "shm, nixl, mooncake or tcp.",
+            "How state moves: auto (the fastest that both sides have of shm, nixl, tcp; off "
+            "loopback of shm and tcp), shm, nixl, mooncake or tcp.",
             MEMORY,
             ("--fabric", "--disaggregation-transfer-backend"),
             choices=FABRICS,

@@ -29,7 +29,7 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     gateways: tuple[str, ...] = ("tcp://127.0.0.1:8001",)
     bind: str = "tcp://127.0.0.1:*"
     host: str = "127.0.0.1"
-    fabric: tuple[str, ...] = ("nixl", "mooncake", "tcp")
+    fabric: tuple[str, ...] = ("nixl", "tcp")
     secret: str | None = None
     handoff_timeout_s: float = 30.0
     fetch_timeout_s: float = 10.0

@@ -31,7 +31,8 @@ def fabrics(settings: FabricSettings) -> Iterator[Finding]:
     tried = {name: attempt(name, settings) for name, obstacle in obstacles.items() if not obstacle}
     yield from judge(obstacles, tried)
     if "nixl" in tried and settings.nixl.backend == "UCX":
-        apart = attempt("nixl", settings, env=network.NO_SHARED_MEMORY)
+        elsewhere = msgspec.structs.replace(settings, host=network.ANYWHERE)
+        apart = attempt("nixl", elsewhere, env=network.NO_SHARED_MEMORY)
         yield network.other_hosts(
             apart, rdma=network.rdma_devices(), interfaces=network.interfaces()
         )

@@ -12,6 +12,7 @@ from baton.cli.doctor.finding import Finding, ok, warning
 from baton.cli.doctor.probe import Tried
 
 NO_SHARED_MEMORY: Mapping[str, str] = MappingProxyType({"UCX_TLS": "^sm"})
+ANYWHERE = "0.0.0.0"  # not loopback, where NIXL would keep to the device lo
 WHAT = "other hosts"
 
 
