@@ -42,8 +42,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The directories that `serve` would serve from."""
     seen: list[str] = []
 
-    def supervise(front, workers):
-        seen.extend([front.model, *(w.model for w in workers)])
+    def supervise(gateways, workers):
+        seen.extend([p.model for p in (*gateways, *workers)])
         return 0
 
     monkeypatch.setattr(serve, "supervise", supervise)
