@@ -193,7 +193,7 @@ class Routes:
             [prompt.tokens], body, capacity=terms.capacity, defaults=self._settings.defaults
         )
         grammar = await answer_grammar(
-            body, use, self._grammars, self._parsers.frame(prompt), client=self._client(request)
+            body, use, self._grammars, self._parsers.frame(prompt), client=client_of(request)
         )
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         if is_prefill_leg(body):
@@ -232,7 +232,7 @@ class Routes:
             body.prompt, add_special_tokens=body.add_special_tokens is not False
         )
         prompts = truncate(whole, body, capacity=terms.capacity, defaults=self._settings.defaults)
-        grammar = await self._grammars.of(body, client=self._client(request))
+        grammar = await self._grammars.of(body, client=client_of(request))
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         if is_prefill_leg(body):
             return json_response(prefilled_completion(self._heading(ask, COMPLETION), ask))
@@ -424,9 +424,6 @@ class Routes:
                 f"{self._settings.model!r}"
             )
             raise refuse(message, param="model", code="model_not_found", status=404)
-
-    def _client(self, request: Request) -> str:
-        return client_of(request, api_keys=self._settings.api_keys)
 
     def _terms(self, request: Request) -> Terms:
         deadline_ms = timeout_ms(request.headers, most_ms=self._settings.deadline_ms)
