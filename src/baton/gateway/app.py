@@ -111,7 +111,7 @@ async def _on_fault(request: Request, fault: Exception) -> Response:
         path=request.url.path,
         status=fault.status,
         code=fault.fault.code,
-        why=fault.fault.message,
+        **fault.logged,
         **logged_holder(request.scope),
     )
     return fault_response(fault, request.url.path)

@@ -68,7 +68,7 @@ class KeyCheck:
                 path=scope["path"],
                 status=fault.status,
                 code=fault.fault.code,
-                why=fault.fault.message,
+                **fault.logged,
                 **logged_holder(scope),
             )
             await fault_response(fault, scope["path"])(scope, receive, send)
