@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from baton.adapters import tcp_source
 from baton.adapters.tcp_door import (
     MAGIC,
     PART_BYTES,
@@ -175,3 +176,25 @@ def test_off_loopback_a_secret_is_asked_for(host: str, key: bytes, words: str) -
 def test_an_address_that_is_not_ours_is_refused_by_its_flag() -> None:
     with pytest.raises(ConfigError, match="--fabric-host"):
         TcpSource("192.0.2.1", BOOT, RANK, [], key=KEY)
+
+
+def test_a_stranger_that_greets_byte_by_byte_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would hold one of the places of readers for minutes."""
+    monkeypatch.setattr(tcp_source, "GREETING_TIMEOUT_S", 0.3)
+    source = TcpSource(HOST, BOOT, RANK, [], key=KEY)
+    try:
+        with socket.create_connection((HOST, source.port)) as stranger:
+            for byte in MAGIC:
+                stranger.sendall(bytes([byte]))
+                stranger.settimeout(0.1)
+                try:
+                    if stranger.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                pytest.fail("it was listened to all the time")
+    finally:
+        source.close()

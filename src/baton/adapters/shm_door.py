@@ -16,6 +16,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from baton.core.manifest import PoolView
 # an answer takes a millisecond on an idle machine; our reads wait meanwhile
 CONNECT_TIMEOUT_S = 1.0
 MAX_GREETING_BYTES = 65536
+MAX_READERS = 512  # further ones are closed
+RETRY_S = 0.02
 MAX_POOLS = 250  # the kernel passes at most 253 descriptors with one message
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _UCRED = struct.Struct("3i")  # pid, uid, gid
@@ -144,10 +147,11 @@ class Server:
         try:
             reader, _ = self._listener.accept()
         except OSError:  # the reader has closed, or we are out of descriptors; it will time out
+            time.sleep(RETRY_S)  # it may still wait to be accepted
             return
         try:
             reader.setblocking(False)
-            if _peer_uid(reader) != os.geteuid():
+            if _peer_uid(reader) != os.geteuid() or len(selector.get_map()) > MAX_READERS:
                 reader.close()
                 return
             socket.send_fds(reader, [self._greeting], self._fds)

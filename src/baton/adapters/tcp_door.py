@@ -18,6 +18,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -154,21 +155,30 @@ def greet(
     pools: Sequence[tuple[GroupName, int]],
     *,
     key: bytes,
+    within_s: float,
 ) -> Keys:
-    """Do the source's side of `dial`, on a socket with a timeout.
+    """Do the source's side of `dial`. The socket gets a timeout.
 
     Raises:
         FabricError: an invalid message, another boot or rank is wanted, or another secret
-        OSError: the connection broke or was too slow
+        OSError: the connection broke, or all of it took longer than `within_s`
     """
-    magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size))
+    until = time.monotonic() + within_s
+    sock.settimeout(within_s)
+
+    def look() -> None:
+        """A timeout of the socket begins anew with each byte; this one does not."""
+        if time.monotonic() > until:
+            raise TimeoutError("the reader has not proved itself in time")
+
+    magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size, look))
     if magic != MAGIC or (wanted, wanted_rank) != (boot, rank):
         raise FabricError("not our protocol, or meant for another boot")
     own = os.urandom(NONCE_BYTES)
     keys = Keys(key, nonce, own)
     welcome = msgspec.msgpack.encode(Welcome(boot, rank, own, keys.proof(b"source"), tuple(pools)))
     sock.sendall(_LENGTH.pack(len(welcome)) + welcome)
-    if not hmac.compare_digest(take(sock, PROOF_BYTES), keys.proof(b"reader")):
+    if not hmac.compare_digest(take(sock, PROOF_BYTES, look), keys.proof(b"reader")):
         raise FabricError("the reader has another secret")
     return keys
 
@@ -217,10 +227,11 @@ def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[m
     return pieces
 
 
-def take(sock: socket.socket, nbytes: int) -> bytes:
-    """Receive exactly `nbytes`. Raises OSError if the connection ends before."""
+def take(sock: socket.socket, nbytes: int, look: Callable[[], None] = lambda: None) -> bytes:
+    """Receive exactly `nbytes`. Raises OSError if the connection ends before, and what `look`
+    raises, as in `fill`."""
     got = bytearray(nbytes)
-    fill(sock, [memoryview(got)], lambda: None)
+    fill(sock, [memoryview(got)], look)
     return bytes(got)
 
 

@@ -366,7 +366,11 @@ class Routes:
         return () if self._siblings is None else await self._siblings.others()
 
     async def _body(self, request: Request, schema: type[B]) -> B:
-        body = parse_body(schema, await read_body(request, max_bytes=self._settings.max_body_bytes))
+        settings = self._settings
+        raw = await read_body(
+            request, max_bytes=settings.max_body_bytes, within_s=settings.deadline_ms / 1000
+        )
+        body = parse_body(schema, raw)
         if body.model is not None:
             self._require_model(body.model)
         return body
