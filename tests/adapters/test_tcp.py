@@ -3,12 +3,15 @@
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 
 from baton.adapters import tcp_source
+from baton.adapters.shm_door import decode_exposure
 from baton.adapters.tcp_door import (
     MAGIC,
     PART_BYTES,
@@ -84,6 +87,46 @@ def test_an_address_that_is_none_is_refused_as_any_other() -> None:
     """It is a peer who says it."""
     with pytest.raises(FabricError, match=r"^tcp no such host\.invalid:5: [^;]*$"):
         dial(("no such host.invalid", 5), BOOT, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("address", [("a\0b", 5), (HOST, 70_000), (HOST, -1), ("x" * 70, 5)])
+def test_whatever_a_peer_states_of_itself_is_met_with_the_same_error(
+    address: tuple[str, int],
+) -> None:
+    with pytest.raises(FabricError, match=r"^tcp "):
+        dial(address, BOOT, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("boot", [Boot(-1), Boot(1 << 64)])
+def test_a_boot_that_no_process_has_is_met_with_the_same_error(
+    source: TcpSource, boot: Boot
+) -> None:
+    with pytest.raises(FabricError, match=r"^tcp "):
+        dial((HOST, source.port), boot, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("said", [b"\x81\xa5group\xa2\xcf\x00", b"\xa1\xff", b"\xc1"])
+def test_a_welcome_that_is_none_is_met_with_the_same_error(said: bytes) -> None:
+    """Text that is not UTF-8 is an error of another kind than others: it ended the process."""
+    with socket.create_server((HOST, 0)) as liar:
+
+        def lie() -> None:
+            line, _ = liar.accept()
+            with line:
+                line.recv(64)
+                line.sendall(struct.pack("!I", len(said)) + said)
+
+        talking = threading.Thread(target=lie)
+        talking.start()
+        with pytest.raises(FabricError, match="does not parse"):
+            dial((HOST, liar.getsockname()[1]), BOOT, RANK, key=KEY)
+        talking.join()
+
+
+def test_what_a_peer_exposes_and_is_not_utf8_is_refused() -> None:
+    text = msgspec.msgpack.encode({"host": {}, "name": "@@"}).replace(b"@@", b"\xcf\x00")
+    with pytest.raises(FabricError, match="does not parse"):
+        decode_exposure(text)
 
 
 def test_a_reader_that_skips_its_proof_reads_nothing(source: TcpSource) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import PoolView
@@ -81,10 +82,7 @@ def decode_exposure(data: bytes) -> ShmMetadata:
     Raises:
         FabricError: the metadata does not parse
     """
-    try:
-        return msgspec.msgpack.decode(data, type=ShmMetadata)
-    except msgspec.DecodeError as error:
-        raise FabricError(f"the peer's shm exposure does not parse: {error}") from error
+    return unpack(data, ShmMetadata, what="the peer's shm exposure")
 
 
 class Server:
@@ -186,11 +184,11 @@ def call(
             raise FabricError(
                 f"the greeting of @{name} was cut short: too few free descriptors here?"
             )
-        greeting = msgspec.msgpack.decode(data, type=Greeting)
+        greeting = unpack(data, Greeting, what=f"the greeting of @{name}")
         _require_match(greeting, boot, rank, expected, fds)
         sock.setblocking(False)
         return sock, {group: fd for (group, _), fd in zip(greeting.pools, fds, strict=True)}
-    except (OSError, msgspec.DecodeError, FabricError) as error:
+    except (OSError, FabricError) as error:
         sock.close()
         for fd in fds:
             os.close(fd)

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 
@@ -101,16 +102,16 @@ def dial(
     """
     try:
         sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:  # the peer has stated the address
         raise FabricError(_not_met(address, str(error))) from error
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonce = os.urandom(NONCE_BYTES)
+        nonce, look = os.urandom(NONCE_BYTES), _until(CONNECT_TIMEOUT_S)
         sock.sendall(_HELLO.pack(MAGIC, boot, rank, nonce))
-        (length,) = _LENGTH.unpack(take(sock, _LENGTH.size))
+        (length,) = _LENGTH.unpack(take(sock, _LENGTH.size, look))
         if length > _MAX_WELCOME:
             raise FabricError(_not_met(address, f"a welcome of {length} bytes"))
-        welcome = msgspec.msgpack.decode(take(sock, length), type=Welcome)
+        welcome = unpack(take(sock, length, look), Welcome, what="the welcome")
         keys = Keys(key, nonce, welcome.nonce)
         if (welcome.boot, welcome.rank) != (boot, rank):
             raise FabricError(
@@ -126,11 +127,23 @@ def dial(
             )
         sock.sendall(keys.proof(b"reader"))
         return sock, keys, welcome
-    except (OSError, msgspec.DecodeError, FabricError) as error:
+    except (OSError, struct.error, FabricError) as error:
         sock.close()
         if isinstance(error, FabricError):
             raise
         raise FabricError(_not_met(address, str(error))) from error
+
+
+def _until(within_s: float) -> Callable[[], None]:
+    """Return what raises TimeoutError when it is called later than that. A timeout of the socket
+    begins anew with each byte."""
+    until = time.monotonic() + within_s
+
+    def look() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError(f"the other side has not greeted in {within_s:g} s")
+
+    return look
 
 
 def _not_met(address: tuple[str, int], why: str) -> str:
@@ -163,14 +176,8 @@ def greet(
         FabricError: an invalid message, another boot or rank is wanted, or another secret
         OSError: the connection broke, or all of it took longer than `within_s`
     """
-    until = time.monotonic() + within_s
+    look = _until(within_s)
     sock.settimeout(within_s)
-
-    def look() -> None:
-        """A timeout of the socket begins anew with each byte; this one does not."""
-        if time.monotonic() > until:
-            raise TimeoutError("the reader has not proved itself in time")
-
     magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size, look))
     if magic != MAGIC or (wanted, wanted_rank) != (boot, rank):
         raise FabricError("not our protocol, or meant for another boot")
