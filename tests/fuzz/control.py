@@ -4,6 +4,7 @@ the secret) and by strangers (with none, with another one, and with no ZeroMQ at
 import os
 import socket
 import time
+from collections.abc import Callable
 from random import Random
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from baton.adapters.secret import KeyPair, Secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.wire.codec import MAX_FRAME_BYTES
 
+REPLAYED = 0.05
 EACH = 500  # frames of one connection
 CONNECT_S = 20.0
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
@@ -25,7 +27,13 @@ def fuzz(count: int, seed: int) -> Report:
     """So many frames: four of five by members, the others by strangers."""
     report, rng = Report("control"), Random(seed)
     with live() as found:
-        mutator = Mutator(found.frames(), seed)
+        frames = found.frames()
+        mutator = Mutator(frames, seed)
+
+        def draw() -> bytes:
+            """A damaged frame, or one that was right before, said again by another process."""
+            return rng.choice(frames) if rng.random() < REPLAYED else mutator.draw()
+
         targets = list(found.listening.values())
         before = found.residents()
         settled = False
@@ -34,7 +42,7 @@ def fuzz(count: int, seed: int) -> Report:
             address, share = rng.choice(targets), min(EACH, count - done)
             began = time.monotonic()
             if rng.random() < 0.8:
-                _as_member(found, address, mutator, share, report)
+                _as_member(found, address, draw, share, report)
             else:
                 _as_stranger(address, mutator, share, rng, report)
             done += share
@@ -48,12 +56,14 @@ def fuzz(count: int, seed: int) -> Report:
     return report
 
 
-def _as_member(found: Live, address: str, mutator: Mutator, share: int, report: Report) -> None:
+def _as_member(
+    found: Live, address: str, draw: Callable[[], bytes], share: int, report: Report
+) -> None:
     control = ZmqControl(bind=None, secret=found.secret, max_frame_bytes=MAX_FRAME_BYTES)
     try:
         link, until, sent = control.dial(address), time.monotonic() + CONNECT_S, 0
         while sent < share and time.monotonic() < until:
-            if control.send(link, mutator.draw()):
+            if control.send(link, draw()):
                 sent += 1
             else:  # not connected yet, or the other side has enough for now
                 time.sleep(0.002)
@@ -69,7 +79,7 @@ def _as_stranger(address: str, mutator: Mutator, share: int, rng: Random, report
     how = rng.choice(("no key", "another key", "no ZeroMQ"))
     if how == "no ZeroMQ":
         at = urlsplit(address)
-        for _ in range(share // 10):
+        for _ in range(share):
             raw = Mutator([GREETING], rng.getrandbits(64)).draw() + mutator.draw()[:2000]
             try:
                 with socket.create_connection((at.hostname, at.port), CONNECT_S) as sock:
