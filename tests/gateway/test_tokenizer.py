@@ -137,6 +137,12 @@ def test_tokens_of_byte_fallback_vocabularies_are_spelled_too():
         ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "not JSON"),
         ("tokenizer_config.json", b"[" * 100_000, "not JSON"),
         ("chat_template.jinja", b"\xff", "cannot be read"),
+        (
+            "tokenizer.json",
+            b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, '
+            b'"merges": [["a", "b"]], "continuing_subword_prefix": "xx"}}',
+            "damaged",
+        ),
         ("config.json", b'{"vocab_size": "many"}', "vocab_size is many"),
         ("config.json", b'{"vocab_size": 1e400}', "vocab_size is inf"),
         ("config.json", b'{"vocab_size": -1}', "vocab_size is -1"),

@@ -1,7 +1,7 @@
 """Errors as clients see them: OpenAI's error schema, and the HTTP status of each error.
 
-The message of an error that is the request's fault shows what is wrong in it, which may be a part of
-a prompt. The client gets it; no log does.
+The message of an error that is the request's fault shows what is wrong in it, which may be a part
+of a prompt. The client gets it; no log does.
 """
 
 import re

@@ -84,8 +84,8 @@ def require_mooncake_allowed(fabrics: Collection[str], allowed: bool, *, flag: s
     """
     if "mooncake" in fabrics and not allowed:
         raise ConfigError(
-            "fabric mooncake listens on every interface of this machine, --fabric-host 127.0.0.1 or "
-            "not, and lets whoever reaches its port read and write the KV cache of all requests, "
+            "fabric mooncake listens on every interface of this machine, whatever --fabric-host "
+            "says, and lets whoever reaches its port read and write the KV cache of all requests, "
             f"without the secret; if a firewall keeps others away, allow it with {flag}, or use "
             "--fabric nixl or tcp"
         )
