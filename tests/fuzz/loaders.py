@@ -240,6 +240,13 @@ def _hear(ours: Connection, report: Report) -> None:
         last = raw if what == "begins" else b""
         if what == "begins":
             continue
+        if what == "grown":
+            most = report.growth_mib["at most, in half a batch"] = max(
+                took, report.growth_mib.get("at most, in half a batch", 0.0)
+            )
+            if most > GROWTH_MIB:
+                report.breaks(f"memory grew by {most:.0f} MiB", kind="memory")
+            continue
         report.slowest_s = max(report.slowest_s, took)
         if what in ("loaded", "refused"):
             report.outcomes[f"{name} {what}"] += 1
@@ -271,8 +278,7 @@ def _load_some(kinds: Mapping[str, Kind], numbers: range, seed: int, theirs: Con
         if number == numbers.start + len(numbers) // 2:
             before = resident_mib()
     grown = resident_mib() - before
-    if before and grown > GROWTH_MIB:
-        theirs.send((f"memory grew by {grown:.0f} MiB", "a batch", b"", 0.0))
+    theirs.send(("grown", "", b"", grown if before else 0.0))
 
 
 def _hangs(_signal: int, _frame: object) -> None:

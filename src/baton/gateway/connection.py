@@ -8,7 +8,6 @@ where they are read (body.py).
 
 import asyncio
 import resource
-from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -95,5 +94,5 @@ class BoundedConnection(HttpToolsProtocol):
                 f"content-type: application/json\r\ncontent-length: {len(fault.body)}\r\n"
                 "connection: close\r\n\r\n"
             )
-            cast(asyncio.Transport, self.transport).write(head.encode() + fault.body)
+            self.transport.write(head.encode() + fault.body)
         self.transport.close()
