@@ -55,6 +55,7 @@ mutants: $(STAMP)
 # The mutants are a sample, which another seed draws anew; all of them, without --sample, take a day.
 long: $(STAMP)
 	@$(BIN)/pytest -m slow --timeout 1800 $(ARGS)
+	@$(BIN)/python -m tests.fuzz
 	@$(BIN)/baton sim --seeds 100000 --require-marks
 	@$(BIN)/python tools/mutation_gate.py --sample 400 --seed 0 --require-simulation 0.70 --require-all 0.98
 

@@ -3,11 +3,15 @@
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 
+from baton.adapters import tcp_source
+from baton.adapters.shm_door import decode_exposure
 from baton.adapters.tcp_door import (
     MAGIC,
     PART_BYTES,
@@ -83,6 +87,46 @@ def test_an_address_that_is_none_is_refused_as_any_other() -> None:
     """It is a peer who says it."""
     with pytest.raises(FabricError, match=r"^tcp no such host\.invalid:5: [^;]*$"):
         dial(("no such host.invalid", 5), BOOT, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("address", [("a\0b", 5), (HOST, 70_000), (HOST, -1), ("x" * 70, 5)])
+def test_whatever_a_peer_states_of_itself_is_met_with_the_same_error(
+    address: tuple[str, int],
+) -> None:
+    with pytest.raises(FabricError, match=r"^tcp "):
+        dial(address, BOOT, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("boot", [Boot(-1), Boot(1 << 64)])
+def test_a_boot_that_no_process_has_is_met_with_the_same_error(
+    source: TcpSource, boot: Boot
+) -> None:
+    with pytest.raises(FabricError, match=r"^tcp "):
+        dial((HOST, source.port), boot, RANK, key=KEY)
+
+
+@pytest.mark.parametrize("said", [b"\x81\xa5group\xa2\xcf\x00", b"\xa1\xff", b"\xc1"])
+def test_a_welcome_that_is_none_is_met_with_the_same_error(said: bytes) -> None:
+    """Text that is not UTF-8 is an error of another kind than others: it ended the process."""
+    with socket.create_server((HOST, 0)) as liar:
+
+        def lie() -> None:
+            line, _ = liar.accept()
+            with line:
+                line.recv(64)
+                line.sendall(struct.pack("!I", len(said)) + said)
+
+        talking = threading.Thread(target=lie)
+        talking.start()
+        with pytest.raises(FabricError, match="does not parse"):
+            dial((HOST, liar.getsockname()[1]), BOOT, RANK, key=KEY)
+        talking.join()
+
+
+def test_what_a_peer_exposes_and_is_not_utf8_is_refused() -> None:
+    text = msgspec.msgpack.encode({"host": {}, "name": "@@"}).replace(b"@@", b"\xcf\x00")
+    with pytest.raises(FabricError, match="does not parse"):
+        decode_exposure(text)
 
 
 def test_a_reader_that_skips_its_proof_reads_nothing(source: TcpSource) -> None:
@@ -175,3 +219,25 @@ def test_off_loopback_a_secret_is_asked_for(host: str, key: bytes, words: str) -
 def test_an_address_that_is_not_ours_is_refused_by_its_flag() -> None:
     with pytest.raises(ConfigError, match="--fabric-host"):
         TcpSource("192.0.2.1", BOOT, RANK, [], key=KEY)
+
+
+def test_a_stranger_that_greets_byte_by_byte_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would hold one of the places of readers for minutes."""
+    monkeypatch.setattr(tcp_source, "GREETING_TIMEOUT_S", 0.3)
+    source = TcpSource(HOST, BOOT, RANK, [], key=KEY)
+    try:
+        with socket.create_connection((HOST, source.port)) as stranger:
+            for byte in MAGIC:
+                stranger.sendall(bytes([byte]))
+                stranger.settimeout(0.1)
+                try:
+                    if stranger.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                pytest.fail("it was listened to all the time")
+    finally:
+        source.close()

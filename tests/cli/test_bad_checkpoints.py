@@ -67,6 +67,11 @@ WORKER: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "no config": (remove("config.json"), ["config.json"]),
     "config cut short": (cut("config.json", 40), ["config.json"]),
+    "number of rope": (
+        config(rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 10**400}),
+        ["factor", "below 1e+38"],
+    ),
+    "number": (config(rms_norm_eps=10**400), ["rms_norm_eps", "below 1e+38"]),
     "field": (config(num_attention_heads="four"), ["num_attention_heads", "four"]),
     "activation": (config(hidden_act="gelu"), ["gelu", "silu"]),
     "rope": (config(rope_parameters={"rope_type": "spiral"}), ["spiral", "yarn"]),

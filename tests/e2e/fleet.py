@@ -32,12 +32,14 @@ from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Boot, Micros, Room, TokenId
 from baton.core.messages import AskLedger, Clear, Drawn, LedgerView, Limits, ResetCache, Sampling
 from baton.core.session.session import SessionLimits, Sessions
+from baton.ports.fabric_settings import FabricSettings, MooncakeSettings
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 from baton.wire.codec import MAX_FRAME_BYTES
 
 PATIENCE_S = 120.0
+ANY_FABRIC = FabricSettings(mooncake=MooncakeSettings(allow_unauthenticated=True))
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=0)
 
 
@@ -128,6 +130,7 @@ class Fleet:
                 threads=1,
                 cores=(),
                 fabrics=(fabric,),
+                fabric_settings=ANY_FABRIC,
                 seal=True,
                 gateways=(address,),
                 secret=None,

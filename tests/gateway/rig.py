@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from baton.gateway.api_keys import plain_key
 from baton.gateway.app import create_app
 from baton.gateway.counts import Siblings
 from baton.gateway.serve import serve_http
@@ -36,7 +37,10 @@ def make_app(
     siblings: Siblings | None = None,
     **settings,
 ):
-    """settings: of HttpSettings; without a tokenizer it is the one of models.py."""
+    """settings: of HttpSettings, with keys as clients send them, or as ApiKey; without a tokenizer
+    it is the one of models.py."""
+    keys = settings.pop("api_keys", ())
+    settings["api_keys"] = tuple(plain_key(k) if isinstance(k, str) else k for k in keys)
     settings = HttpSettings(**{"model": MODEL} | settings)
     return create_app(door, tokenizer or make_tokenizer(), settings, siblings)
 

@@ -127,3 +127,31 @@ def test_tokens_of_byte_fallback_vocabularies_are_spelled_too():
     assert tokenizer.spell(258).text == " x"
     assert tokenizer.spell(0xC3 + 1).raw == b"\xc3"
     assert tokenizer.spell(260).text == "é"
+
+
+@pytest.mark.parametrize(
+    ("file", "raw", "why"),
+    [
+        ("tokenizer_config.json", b'{"chat_template": [0]}', "objects? with"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": 1, "template": ""}]}', "object"),
+        ("tokenizer_config.json", b'{"eos_token": "\\ud800"}', "not JSON"),
+        ("tokenizer_config.json", b"[" * 100_000, "not JSON"),
+        ("chat_template.jinja", b"\xff", "cannot be read"),
+        (
+            "tokenizer.json",
+            b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, '
+            b'"merges": [["a", "b"]], "continuing_subword_prefix": "xx"}}',
+            "damaged",
+        ),
+        ("config.json", b'{"vocab_size": "many"}', "vocab_size is many"),
+        ("config.json", b'{"vocab_size": 1e400}', "vocab_size is inf"),
+        ("config.json", b'{"vocab_size": -1}', "vocab_size is -1"),
+        ("generation_config.json", b'{"eos_token_id": ["x"]}', "eos_token_id is"),
+        ("generation_config.json", b'{"eos_token_id": [[1]]}', "eos_token_id is"),
+    ],
+)
+def test_a_damaged_file_is_named(checkpoint, file, raw, why):
+    """Found by damaging files at random: each was an error that named no file."""
+    (checkpoint / file).write_bytes(raw)
+    with pytest.raises(ConfigError, match=why):
+        Tokenizer.load(checkpoint)

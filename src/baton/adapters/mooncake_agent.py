@@ -20,6 +20,7 @@ from baton.adapters.reads import Ranges, Region
 from baton.adapters.shm_door import hung_up
 from baton.adapters.tcp_door import dial, require_loopback_or_key
 from baton.adapters.tcp_source import TcpSource
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot
 from baton.core.memory.kinds import CudaMemory, MemoryKind
@@ -114,10 +115,7 @@ class MooncakeAgent:
 
     def add(self, metadata: bytes) -> str:
         """Connect to a peer's socket; returns the peer's name."""
-        try:
-            place = msgspec.msgpack.decode(metadata, type=Place)
-        except msgspec.DecodeError as error:
-            raise FabricError(f"the peer's mooncake metadata does not parse: {error}") from error
+        place = unpack(metadata, Place, what="the peer's mooncake metadata")
         line, _, _ = dial((place.host, place.door), place.boot, place.rank, key=self._key)
         line.setblocking(False)
         name = agent_name(place.boot, place.rank)

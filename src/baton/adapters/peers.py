@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from baton.adapters.reads import OpenRead, OpenReads, Region, resolve
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import GroupName, Micros, RankId
 from baton.core.manifest import RankManifest
@@ -48,10 +49,7 @@ def exposure_of(name: str, peer: RankId, manifest: RankManifest, kind: type[T]) 
         raise FabricError(
             f"manifest of boot {manifest.boot:x} rank {manifest.rank} given for {peer}"
         )
-    try:
-        return msgspec.msgpack.decode(manifest.exposures[name], type=kind)
-    except msgspec.DecodeError as error:
-        raise FabricError(f"the peer's {name} exposure does not parse: {error}") from error
+    return unpack(manifest.exposures[name], kind, what=f"the peer's {name} exposure")
 
 
 def require_stated(pools: Sequence[tuple[GroupName, int]], manifest: RankManifest) -> None:

@@ -16,11 +16,13 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 from baton.core.manifest import PoolView
@@ -28,6 +30,8 @@ from baton.core.manifest import PoolView
 # an answer takes a millisecond on an idle machine; our reads wait meanwhile
 CONNECT_TIMEOUT_S = 1.0
 MAX_GREETING_BYTES = 65536
+MAX_READERS = 512  # further ones are closed
+RETRY_S = 0.02
 MAX_POOLS = 250  # the kernel passes at most 253 descriptors with one message
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 _UCRED = struct.Struct("3i")  # pid, uid, gid
@@ -78,10 +82,7 @@ def decode_exposure(data: bytes) -> ShmMetadata:
     Raises:
         FabricError: the metadata does not parse
     """
-    try:
-        return msgspec.msgpack.decode(data, type=ShmMetadata)
-    except msgspec.DecodeError as error:
-        raise FabricError(f"the peer's shm exposure does not parse: {error}") from error
+    return unpack(data, ShmMetadata, what="the peer's shm exposure")
 
 
 class Server:
@@ -144,10 +145,11 @@ class Server:
         try:
             reader, _ = self._listener.accept()
         except OSError:  # the reader has closed, or we are out of descriptors; it will time out
+            time.sleep(RETRY_S)  # it may still wait to be accepted
             return
         try:
             reader.setblocking(False)
-            if _peer_uid(reader) != os.geteuid():
+            if _peer_uid(reader) != os.geteuid() or len(selector.get_map()) > MAX_READERS:
                 reader.close()
                 return
             socket.send_fds(reader, [self._greeting], self._fds)
@@ -182,11 +184,11 @@ def call(
             raise FabricError(
                 f"the greeting of @{name} was cut short: too few free descriptors here?"
             )
-        greeting = msgspec.msgpack.decode(data, type=Greeting)
+        greeting = unpack(data, Greeting, what=f"the greeting of @{name}")
         _require_match(greeting, boot, rank, expected, fds)
         sock.setblocking(False)
         return sock, {group: fd for (group, _), fd in zip(greeting.pools, fds, strict=True)}
-    except (OSError, msgspec.DecodeError, FabricError) as error:
+    except (OSError, FabricError) as error:
         sock.close()
         for fd in fds:
             os.close(fd)

@@ -18,6 +18,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -26,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from baton.adapters.unpack import unpack
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName
 
@@ -100,16 +102,16 @@ def dial(
     """
     try:
         sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:  # the peer has stated the address
         raise FabricError(_not_met(address, str(error))) from error
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonce = os.urandom(NONCE_BYTES)
+        nonce, look = os.urandom(NONCE_BYTES), _until(CONNECT_TIMEOUT_S)
         sock.sendall(_HELLO.pack(MAGIC, boot, rank, nonce))
-        (length,) = _LENGTH.unpack(take(sock, _LENGTH.size))
+        (length,) = _LENGTH.unpack(take(sock, _LENGTH.size, look))
         if length > _MAX_WELCOME:
             raise FabricError(_not_met(address, f"a welcome of {length} bytes"))
-        welcome = msgspec.msgpack.decode(take(sock, length), type=Welcome)
+        welcome = unpack(take(sock, length, look), Welcome, what="the welcome")
         keys = Keys(key, nonce, welcome.nonce)
         if (welcome.boot, welcome.rank) != (boot, rank):
             raise FabricError(
@@ -125,11 +127,23 @@ def dial(
             )
         sock.sendall(keys.proof(b"reader"))
         return sock, keys, welcome
-    except (OSError, msgspec.DecodeError, FabricError) as error:
+    except (OSError, struct.error, FabricError) as error:
         sock.close()
         if isinstance(error, FabricError):
             raise
         raise FabricError(_not_met(address, str(error))) from error
+
+
+def _until(within_s: float) -> Callable[[], None]:
+    """Return what raises TimeoutError when it is called later than that. A timeout of the socket
+    begins anew with each byte."""
+    until = time.monotonic() + within_s
+
+    def look() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError(f"the other side has not greeted in {within_s:g} s")
+
+    return look
 
 
 def _not_met(address: tuple[str, int], why: str) -> str:
@@ -154,21 +168,24 @@ def greet(
     pools: Sequence[tuple[GroupName, int]],
     *,
     key: bytes,
+    within_s: float,
 ) -> Keys:
-    """Do the source's side of `dial`, on a socket with a timeout.
+    """Do the source's side of `dial`. The socket gets a timeout.
 
     Raises:
         FabricError: an invalid message, another boot or rank is wanted, or another secret
-        OSError: the connection broke or was too slow
+        OSError: the connection broke, or all of it took longer than `within_s`
     """
-    magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size))
+    look = _until(within_s)
+    sock.settimeout(within_s)
+    magic, wanted, wanted_rank, nonce = _HELLO.unpack(take(sock, _HELLO.size, look))
     if magic != MAGIC or (wanted, wanted_rank) != (boot, rank):
         raise FabricError("not our protocol, or meant for another boot")
     own = os.urandom(NONCE_BYTES)
     keys = Keys(key, nonce, own)
     welcome = msgspec.msgpack.encode(Welcome(boot, rank, own, keys.proof(b"source"), tuple(pools)))
     sock.sendall(_LENGTH.pack(len(welcome)) + welcome)
-    if not hmac.compare_digest(take(sock, PROOF_BYTES), keys.proof(b"reader")):
+    if not hmac.compare_digest(take(sock, PROOF_BYTES, look), keys.proof(b"reader")):
         raise FabricError("the reader has another secret")
     return keys
 
@@ -217,10 +234,11 @@ def hear(sock: socket.socket, keys: Keys, pools: Sequence[memoryview]) -> list[m
     return pieces
 
 
-def take(sock: socket.socket, nbytes: int) -> bytes:
-    """Receive exactly `nbytes`. Raises OSError if the connection ends before."""
+def take(sock: socket.socket, nbytes: int, look: Callable[[], None] = lambda: None) -> bytes:
+    """Receive exactly `nbytes`. Raises OSError if the connection ends before, and what `look`
+    raises, as in `fill`."""
     got = bytearray(nbytes)
-    fill(sock, [memoryview(got)], lambda: None)
+    fill(sock, [memoryview(got)], look)
     return bytes(got)
 
 

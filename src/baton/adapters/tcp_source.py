@@ -86,13 +86,13 @@ class TcpSource:
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, FabricError):  # any error closes the connection
-            sock.settimeout(GREETING_TIMEOUT_S)
             keys = greet(
                 sock,
                 self._boot,
                 self._rank,
                 [(g, view.nbytes) for g, view in self._pools],
                 key=self._key,
+                within_s=GREETING_TIMEOUT_S,
             )
             sock.settimeout(None)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -122,6 +122,12 @@ class FailCode(Enum):
     POISON = "poison_request"
 
 
+def logged_why(code: FailCode, detail: str) -> dict[str, str]:
+    """Return the field of a log line that says why. What a request demands in vain is its own
+    text, which no log may have."""
+    return {} if code is FailCode.UNSATISFIABLE else {"why": detail}
+
+
 class RowFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a request has no next token although it should. Others in its step are not affected."""
 

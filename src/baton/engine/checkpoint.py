@@ -207,7 +207,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path} does not exist; the model directory is not complete") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} does not hold a JSON object")

@@ -20,7 +20,7 @@ from baton.core.errors import PeerError
 from baton.core.ids import GroupName, Key
 from baton.core.memory.kinds import HostRam
 from baton.core.memory.state import Placement, Unit
-from baton.core.messages import Drawn, Grammar, RowFailure
+from baton.core.messages import Drawn, Grammar, RowFailure, logged_why
 from baton.core.prompt_scores import PromptScores
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
@@ -332,6 +332,12 @@ def _row_done(
     scores: PromptScores | None,
 ) -> RowDone:
     if isinstance(drawn, RowFailure):
-        log.error("row_failed", room=row.key.room, epoch=row.key.epoch, why=drawn.why)
+        log.error(
+            "row_failed",
+            room=row.key.room,
+            epoch=row.key.epoch,
+            code=drawn.code.value,
+            **logged_why(drawn.code, drawn.why),
+        )
         return RowDone(row.key, None, sums, drawn)
     return RowDone(row.key, drawn, sums, scores=scores)

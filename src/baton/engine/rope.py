@@ -15,6 +15,8 @@ import torch
 
 from baton.core.errors import ConfigError
 
+LARGEST = 1e38  # number of a config; models compute in float32, which holds little more
+
 
 class RopeSettings(msgspec.Struct, frozen=True):
     """A rope with all its numbers resolved: ranks with equal settings rotate alike.
@@ -51,9 +53,10 @@ class RopeConfig(msgspec.Struct, frozen=True):
         """Return a positive number. Raises ConfigError if the value is not one."""
         value = self.values.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
             raise ConfigError(
-                f"config.json: rope parameter {name} is {value!r}; expected is a positive number"
+                f"config.json: rope parameter {name} is {str(value)[:80]}; expected is a positive "
+                f"number below {LARGEST:g}"
             )
         return float(value)
 

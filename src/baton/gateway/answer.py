@@ -10,6 +10,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from baton.gateway.api_keys import logged_holder
 from baton.gateway.ask import Ask
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.exchange import Exchange
@@ -61,7 +62,7 @@ class Answer(Response):
         finally:
             watch.cancel()
             self._dispatcher.close(exchange, "answer abandoned")
-            self._log()
+            self._log(scope)
 
     async def _watch(self, receive: Receive) -> None:
         """Wait for the client to disconnect: after the body, nothing else can come from it."""
@@ -89,7 +90,7 @@ class Answer(Response):
                 {"type": "http.response.body", "body": exchange.take(), "more_body": not last}
             )
 
-    def _log(self) -> None:
+    def _log(self, scope: Scope) -> None:
         """Log one line for each choice, because each choice has a room of its own."""
         exchange = self._exchange
         for stream in exchange.streams:
@@ -97,6 +98,7 @@ class Answer(Response):
             log.info(
                 "request.ended",
                 **({} if key is None else {"room": key.room, "epoch": key.epoch}),
+                **logged_holder(scope),
                 id=exchange.id,
                 choice=stream.index,
                 outcome=exchange.outcome,

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from baton import __version__
 from baton.gateway.answer import fault_response
+from baton.gateway.api_keys import logged_holder
 from baton.gateway.auth import KeyCheck
 from baton.gateway.counts import GatewayCounts, Siblings
 from baton.gateway.dispatcher import Dispatcher
@@ -110,7 +111,8 @@ async def _on_fault(request: Request, fault: Exception) -> Response:
         path=request.url.path,
         status=fault.status,
         code=fault.fault.code,
-        why=fault.fault.message,
+        **fault.logged,
+        **logged_holder(request.scope),
     )
     return fault_response(fault, request.url.path)
 

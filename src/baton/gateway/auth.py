@@ -6,18 +6,23 @@
 /debug/ledger                                         local clients
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
 
+import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.gateway.answer import fault_response
+from baton.gateway.api_keys import HOLDER, ApiKey, logged_holder
 from baton.gateway.faults import Fault, HttpFault, refuse
+from baton.gateway.key_limits import KeyUse
 from baton.gateway.root_path import paths_of
 
+log = structlog.get_logger("baton.gateway")
 GUARDED = (
     *("/v1", "/tokenize", "/detokenize"),
     *("/sleep", "/wake_up", "/reset_prefix_cache", "/drain"),
@@ -25,20 +30,26 @@ GUARDED = (
 
 
 class KeyCheck:
-    """Middleware that lets only holders of a key reach the guarded paths."""
+    """Middleware that lets only holders of a key reach the guarded paths, and each of them only as
+    often as its key allows."""
 
-    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        api_keys: Sequence[ApiKey],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app = app
-        # Digests have equal lengths, so the time of a comparison does not tell the length of a key.
-        self._expected = [sha256(key.encode()).digest() for key in api_keys]
+        self._uses = [(key, KeyUse(key, now)) for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an allowed request on; answer any other with 401."""
-        if (
-            scope["type"] == "http"
-            and any(path.startswith(GUARDED) for path in paths_of(scope))
-            and not self._allowed(scope)
-        ):
+        """Pass an allowed request on; answer any other with 401, or 429."""
+        if scope["type"] != "http" or not any(p.startswith(GUARDED) for p in paths_of(scope)):
+            await self._app(scope, receive, send)
+            return
+        found = self._find(scope)
+        if found is None:
             fault = refuse(
                 "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
                 code="invalid_api_key",
@@ -47,16 +58,39 @@ class KeyCheck:
             fault.headers["www-authenticate"] = "Bearer"
             await fault_response(fault, scope["path"])(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        key, use = found
+        scope = {**scope, HOLDER: key}
+        try:
+            use.begin()
+        except HttpFault as fault:
+            log.info(
+                "request.refused",
+                path=scope["path"],
+                status=fault.status,
+                code=fault.fault.code,
+                **fault.logged,
+                **logged_holder(scope),
+            )
+            await fault_response(fault, scope["path"])(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            use.end()
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _find(self, scope: Scope) -> tuple[ApiKey, KeyUse] | None:
         # no early exit at a match
         matches = [
-            compare_digest(sha256(given).digest(), expected)
-            for given in _keys(scope)
-            for expected in self._expected
+            (key, use)
+            for given in map(_digest, _keys(scope))
+            for key, use in self._uses
+            if compare_digest(given, key.digest)
         ]
-        return any(matches)
+        return matches[0] if matches else None
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()
 
 
 def _keys(scope: Scope) -> Iterator[bytes]:
@@ -69,16 +103,15 @@ def _keys(scope: Scope) -> Iterator[bytes]:
         yield key
 
 
-def client_of(request: Request, *, api_keys: Sequence[str]) -> str:
+def client_of(request: Request) -> str:
     """Return who sends a request that KeyCheck has let pass, as far as fairness among clients goes.
 
     That is the holder of a key where keys are needed, otherwise an address, because whoever needs
     no key could say another one each time.
     """
-    if api_keys:
-        expected = {sha256(key.encode()).hexdigest() for key in api_keys}
-        given = (sha256(key).hexdigest() for key in _keys(request.scope))
-        return next((digest for digest in given if digest in expected), "")
+    key: ApiKey | None = request.scope.get(HOLDER)
+    if key is not None:
+        return key.digest.hex()
     return "" if request.client is None else request.client.host
 
 

@@ -1,5 +1,6 @@
 """Reads a request's body, up to a limit, and validates it against a schema."""
 
+import asyncio
 import json
 from typing import TypeVar
 
@@ -30,22 +31,28 @@ TYPES = frozenset(
 )
 
 
-async def read_body(request: Request, *, max_bytes: int) -> bytes:
+async def read_body(request: Request, *, max_bytes: int, within_s: float) -> bytes:
     """Read the whole body.
 
     Raises:
-        HttpFault: 413, before more than `max_bytes` are held
+        HttpFault: 413, before more than `max_bytes` are held; 408, it has not come in time
         ClientDisconnect: the client left
     """
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > max_bytes:
         raise _too_large(f"has {stated[:20]}", max_bytes)
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise _too_large(f"has more than {max_bytes}", max_bytes)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > max_bytes:
+                    raise _too_large(f"has more than {max_bytes}", max_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise _not_read(
+            f"the body has not come in {within_s:g} s", code="body_too_slow", status=408
+        ) from None
     return b"".join(parts)
 
 
@@ -137,8 +144,12 @@ def _where(path: tuple[int | str, ...]) -> str:
 
 
 def _too_large(has: str, max_bytes: int) -> HttpFault:
-    fault = refuse(
+    return _not_read(
         f"the body {has} bytes; at most {max_bytes} are read", code="body_too_large", status=413
     )
+
+
+def _not_read(why: str, *, code: str, status: int) -> HttpFault:
+    fault = refuse(why, code=code, status=status)
     fault.headers["connection"] = "close"  # the rest of the body is not read
     return fault

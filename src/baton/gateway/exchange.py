@@ -118,7 +118,8 @@ class Exchange:
         """End the request with an error: a status before the first byte, else an error event."""
         if self.ended:
             return
-        self.ended, self.outcome, self.why = True, fault.fault.code or "error", fault.fault.message
+        self.ended, self.outcome = True, fault.fault.code or "error"
+        self.why = fault.logged.get("why", "")
         if self._written:
             self._pending.append(self._style.failure(fault))
         else:

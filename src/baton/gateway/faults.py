@@ -1,9 +1,18 @@
-"""Errors as clients see them: OpenAI's error schema, and the HTTP status of each error."""
+"""Errors as clients see them: OpenAI's error schema, and the HTTP status of each error.
+
+The message of an error that is the request's fault shows what is wrong in it, which may be a part
+of a prompt. The client gets it; no log does.
+"""
+
+import re
 
 import msgspec
 
 from baton.core.door import Fail
 from baton.core.messages import FailCode
+
+ASKED = "invalid_request_error"  # the type of all errors that are the request's fault
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -34,16 +43,30 @@ class HttpFault(Exception):
         return msgspec.json.encode(FaultBody(self.fault))
 
     @property
+    def logged(self) -> dict[str, str]:
+        """What a log line says of it: nothing that the client has written but the name of a
+        field."""
+        fault = self.fault
+        param = {"param": fault.param} if fault.param and is_word(fault.param) else {}
+        return param if fault.type == ASKED else {**param, "why": fault.message}
+
+    @property
     def event(self) -> bytes:
         """The error as one server-sent event."""
         return b"data: " + self.body + b"\n\n"
+
+
+def is_word(field: str) -> bool:
+    """Whether a name that a client has given to a field looks like one, so that a log may have
+    it."""
+    return _WORD.fullmatch(field) is not None
 
 
 def refuse(
     message: str, *, param: str | None = None, code: str | None = None, status: int = 400
 ) -> HttpFault:
     """Make an error for an invalid request; `message` names value, limit and what is supported."""
-    return HttpFault(status, Fault(message, "invalid_request_error", param, code))
+    return HttpFault(status, Fault(message, ASKED, param, code))
 
 
 def unavailable(message: str, *, code: str, retry_after_s: int) -> HttpFault:
@@ -78,7 +101,7 @@ def fault_of(fail: Fail, *, retry_after_s: int) -> HttpFault:
         return overloaded(fail.detail, retry_after_s=retry_after_s)
     headers = {"retry-after": str(retry_after_s)} if STATUS[fail.code] == 503 else {}
     asked = fail.code is FailCode.UNSATISFIABLE  # all others are not the request's fault
-    kind = "invalid_request_error" if asked else "server_error"
+    kind = ASKED if asked else "server_error"
     return HttpFault(
         STATUS[fail.code], Fault(fail.detail, kind, None, fail.code.value), headers=headers
     )

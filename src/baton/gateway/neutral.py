@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from baton.gateway.faults import refuse
+from baton.gateway.faults import is_word, refuse
 
 log = structlog.get_logger("baton.gateway")
 SHOWN = 80  # characters of a value in a message
@@ -109,7 +109,7 @@ def judge_extra_fields(extra: Mapping[str, object]) -> None:
         elif field.startswith("guided_"):
             _require_neutral(field, value, (None,))
         elif field not in SILENT:
-            unknown.append(field[:64])
+            unknown.append(field if is_word(field) else "(not a word)")
     if unknown:
         log.info("request.fields_ignored", fields=sorted(unknown)[:16])
 

@@ -22,7 +22,7 @@ FAULTS: Mapping[int, str] = {
     404: "Not here, or no such model.",
     409: "The same is under way already.",
     413: "The body is too large.",
-    429: "No room now; see Retry-After.",
+    429: "No room now, or more than the API key allows; see Retry-After.",
     500: "A fault of ours.",
     502: "The handoff failed.",
     503: "Not ready, asleep, or a worker was lost; see Retry-After.",
@@ -30,7 +30,7 @@ FAULTS: Mapping[int, str] = {
     529: "No room now; see Retry-After.",
 }
 GENERATION_FAULTS = tuple(s for s in FAULTS if s not in (403, 409, 529))
-MESSAGES_FAULTS = tuple(s for s in FAULTS if s not in (403, 409, 429))
+MESSAGES_FAULTS = tuple(s for s in FAULTS if s not in (403, 409))
 
 
 class Query(msgspec.Struct, frozen=True):

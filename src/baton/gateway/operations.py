@@ -24,7 +24,7 @@ from baton.gateway.schema import (
 from baton.gateway.sleep import Sleeping, Slept
 from baton.gateway.tokenization import Detokenized, Tokenized
 
-OPERATOR_FAULTS = (401, 403, 500)
+OPERATOR_FAULTS = (401, 403, 429, 500)
 
 
 def _generation(
@@ -75,7 +75,7 @@ def _tokenization(
         summary=summary,
         answer=answer,
         body=body,
-        faults=(400, 401, 404, 413, 500),
+        faults=(400, 401, 404, 413, 429, 500),
     )
 
 
@@ -156,13 +156,19 @@ OPERATIONS = (
         summary="Count the tokens of a conversation.",
         answer=TokenCount,
         body=CountTokensBody,
-        faults=(400, 401, 404, 413, 500),
+        faults=(400, 401, 404, 413, 429, 500),
         fault=MessagesFaultBody,
     ),
     _tokenization("/tokenize", "The tokens of a prompt.", TokenizeBody, Tokenized),
     _tokenization("/detokenize", "The text of tokens.", DetokenizeBody, Detokenized),
-    _read("/v1/models", "models", "What is served.", ModelList, faults=(401, 500)),
-    _read("/v1/models/{name}", "model", "One served model.", ModelCard, faults=(401, 404, 500)),
+    _read("/v1/models", "models", "What is served.", ModelList, faults=(401, 429, 500)),
+    _read(
+        "/v1/models/{name}",
+        "model",
+        "One served model.",
+        ModelCard,
+        faults=(401, 404, 429, 500),
+    ),
     _read("/health", "health", "This process is alive.", Alive),
     _read(
         "/ready",

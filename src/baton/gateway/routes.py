@@ -193,7 +193,7 @@ class Routes:
             [prompt.tokens], body, capacity=terms.capacity, defaults=self._settings.defaults
         )
         grammar = await answer_grammar(
-            body, use, self._grammars, self._parsers.frame(prompt), client=self._client(request)
+            body, use, self._grammars, self._parsers.frame(prompt), client=client_of(request)
         )
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         if is_prefill_leg(body):
@@ -232,7 +232,7 @@ class Routes:
             body.prompt, add_special_tokens=body.add_special_tokens is not False
         )
         prompts = truncate(whole, body, capacity=terms.capacity, defaults=self._settings.defaults)
-        grammar = await self._grammars.of(body, client=self._client(request))
+        grammar = await self._grammars.of(body, client=client_of(request))
         ask = await self._understand(body, prompts, logprobs=logprobs, terms=terms, grammar=grammar)
         if is_prefill_leg(body):
             return json_response(prefilled_completion(self._heading(ask, COMPLETION), ask))
@@ -366,7 +366,11 @@ class Routes:
         return () if self._siblings is None else await self._siblings.others()
 
     async def _body(self, request: Request, schema: type[B]) -> B:
-        body = parse_body(schema, await read_body(request, max_bytes=self._settings.max_body_bytes))
+        settings = self._settings
+        raw = await read_body(
+            request, max_bytes=settings.max_body_bytes, within_s=settings.deadline_ms / 1000
+        )
+        body = parse_body(schema, raw)
         if body.model is not None:
             self._require_model(body.model)
         return body
@@ -424,9 +428,6 @@ class Routes:
                 f"{self._settings.model!r}"
             )
             raise refuse(message, param="model", code="model_not_found", status=404)
-
-    def _client(self, request: Request) -> str:
-        return client_of(request, api_keys=self._settings.api_keys)
 
     def _terms(self, request: Request) -> Terms:
         deadline_ms = timeout_ms(request.headers, most_ms=self._settings.deadline_ms)

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from baton.gateway.answer import PlainSend
+from baton.gateway.connection import BoundedConnection
 from baton.gateway.dispatcher import Dispatcher
 from baton.shell.listener import BACKLOG
 
@@ -82,7 +83,7 @@ async def serve_http(
     config = uvicorn.Config(
         PlainSend(parting),
         loop="none",  # uses the caller's loop
-        http="httptools",
+        http=BoundedConnection,
         lifespan="off",
         ws="none",
         log_config=None,

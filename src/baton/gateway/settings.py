@@ -3,6 +3,7 @@
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.gateway.api_keys import ApiKey
 from baton.gateway.generation_config import Defaults
 from baton.gateway.response_formats import AUTO
 from baton.shell.gateway_settings import CorsSettings
@@ -13,7 +14,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the name that clients use
-        api_keys: bearer tokens, one of which /v1 requires; empty = everybody is served
+        api_keys: keys, one of which /v1 requires; empty = everybody is served
         max_body_bytes: larger request bodies are refused while they are read
         max_prompts: prompts in one completions request
         max_logprobs: most likely tokens reported beside each token
@@ -32,7 +33,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     name: str = "gateway"
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[ApiKey, ...] = ()
     max_body_bytes: int = 8 << 20
     max_prompts: int = 64
     max_logprobs: int = 20
@@ -53,8 +54,4 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.model:
             raise ConfigError(
                 "the served model's name is empty; give a name of at least one character"
-            )
-        if "" in self.api_keys:
-            raise ConfigError(
-                "an API key is empty; give keys of at least one character or none at all"
             )

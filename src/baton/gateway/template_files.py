@@ -52,23 +52,37 @@ def read_templates(
     and that before tokenizer_config.json, which is `settings`.
 
     Raises:
-        ConfigError: `chosen` cannot be read
+        ConfigError: `chosen` or a file of the model cannot be read, or templates are not texts
     """
     if chosen is not None:
-        try:
-            return {"default": chosen.read_text(encoding="utf-8")}
-        except (OSError, UnicodeDecodeError) as e:
-            raise ConfigError(f"--chat-template {chosen} cannot be read: {e}") from e
+        return {"default": _text(chosen, f"--chat-template {chosen}")}
     more = {
-        path.stem: path.read_text(encoding="utf-8")
+        path.stem: _text(path, str(path))
         for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))
     }
     file = directory / "chat_template.jinja"
     if file.is_file():
-        return more | {"default": file.read_text(encoding="utf-8")}
+        return more | {"default": _text(file, str(file))}
     found = read_object(directory / "chat_template.json").get(
         "chat_template", settings.get("chat_template")
     )
     if isinstance(found, list):
-        return more | {t["name"]: t["template"] for t in found}
+        return more | dict(_named(entry, directory) for entry in found)
     return more | {"default": found} if isinstance(found, str) else more
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{what} cannot be read: {e}") from e
+
+
+def _named(entry: object, directory: Path) -> tuple[str, str]:
+    match entry:
+        case {"name": str(name), "template": str(template)}:
+            return name, template
+    raise ConfigError(
+        f"{directory}: a chat_template in a list is {str(entry)[:80]}; each must be an object with "
+        "the texts `name` and `template`"
+    )

@@ -21,6 +21,7 @@ from baton.vocabulary.json_file import read_object
 from baton.vocabulary.load import vocabulary_of
 from baton.vocabulary.special_tokens import end_tokens, named_tokens, with_own
 
+MOST_TOKENS = 1 << 24  # of a vocabulary; those of models have some hundred thousand
 NO_TEMPLATES = Templates({}, {}, model_type="")
 BYTE_PIECE = {f"<0x{i:02X}>": bytes([i]) for i in range(256)}
 
@@ -95,7 +96,12 @@ class Tokenizer:
         model, named = read_object(directory / "config.json"), named_tokens(directory)
         sources = read_templates(directory, settings, chosen=chat_template)
         own = settings.get("response_template")
-        vocab_size = int(model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True)))
+        vocab_size = model.get("vocab_size", vocabulary.get_vocab_size(with_added_tokens=True))
+        if type(vocab_size) is not int or not 0 < vocab_size <= MOST_TOKENS:
+            raise ConfigError(
+                f"{directory / 'config.json'}: vocab_size is {str(vocab_size)[:80]}; it must be a "
+                f"whole number from 1 to {MOST_TOKENS}"
+            )
         if eos_ids is None:
             ends = end_tokens(directory, vocabulary, size=vocab_size)
         else:

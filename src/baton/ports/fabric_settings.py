@@ -3,17 +3,19 @@
 These structs are apart from the port because the command line needs them without numpy.
 """
 
+from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import msgspec
 
+from baton.core.errors import ConfigError
 from baton.ports.flag import MEMORY, Flag, NumberLimits, require_limits
 from baton.ports.written import names, pair
 
 # The choices of an operator, and the fabrics that each of them means, in order of preference.
-# Mooncake must be named, because its listener serves whoever reaches it (docs/fabrics.md); so must
-# NIXL, off loopback.
+# Mooncake must be named and allowed, because its listener serves whoever reaches it
+# (docs/fabrics.md); NIXL must be named off loopback.
 FABRICS = {
     "auto": ("shm", "nixl", "tcp"),
     "shm": ("shm",),
@@ -47,6 +49,15 @@ class MooncakeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Literal["tcp", "rdma"],
         Flag("How Mooncake moves bytes: tcp or rdma.", MEMORY, ("--mooncake-protocol",)),
     ] = "tcp"
+    allow_unauthenticated: Annotated[
+        bool,
+        Flag(
+            "Use fabric mooncake, whose port asks nobody who he is: whoever reaches this machine "
+            "reads and writes the pools.",
+            MEMORY,
+            ("--mooncake-allow-unauthenticated",),
+        ),
+    ] = False
 
 
 class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +75,21 @@ class TcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         require_limits(self)
+
+
+def require_mooncake_allowed(fabrics: Collection[str], allowed: bool, *, flag: str) -> None:
+    """Raise ConfigError if mooncake is to be used and the operator has not allowed what that means.
+
+    The engine (0.3.13) listens on every interface of the machine, whatever address it is given, and
+    there it reads and writes all memory that is registered for anybody.
+    """
+    if "mooncake" in fabrics and not allowed:
+        raise ConfigError(
+            "fabric mooncake listens on every interface of this machine, whatever --fabric-host "
+            "says, and lets whoever reaches its port read and write the KV cache of all requests, "
+            f"without the secret; if a firewall keeps others away, allow it with {flag}, or use "
+            "--fabric nixl or tcp"
+        )
 
 
 class FabricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -119,7 +119,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     api_key_files: Annotated[
         tuple[str, ...],
         Flag(
-            "File of keys, one on each line; may be repeated.",
+            "File of keys, one on each line, plain or hashed; may be repeated.",
             HTTP,
             ("--api-key-file",),
             read=path,

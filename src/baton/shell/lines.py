@@ -11,6 +11,7 @@ from baton.ports.control import Control
 from baton.wire.codec import decode, encode
 
 log = structlog.get_logger()
+TELL_EVERY = Micros(1_000_000)  # frames that are refused come as fast as a peer sends them
 
 
 class Lines:
@@ -20,6 +21,7 @@ class Lines:
         self._sessions, self._control, self._clock = sessions, control, clock
         # the last answer of `timer`; nothing is due earlier, unless a link was dialled since
         self._due: Micros | None = None
+        self._refused, self._tell_at = 0, Micros(0)  # frames since the last line about them
 
     def dial(self, address: str, expect: Boot | None) -> Link:
         """Open a session to the process that listens at
@@ -47,7 +49,7 @@ class Lines:
             try:
                 frame = decode(raw)
             except PeerError as error:
-                log.warning("frame_refused", link=link, why=str(error))
+                self._refuse(link, str(error), now)
                 continue
             self._sessions.receive(link, frame, now)
         for link in self._control.broken():
@@ -56,6 +58,13 @@ class Lines:
         if self._due is None or now >= self._due:
             self._sessions.on_timer(now)
         return self._sessions.events()
+
+    def _refuse(self, link: Link, why: str, now: Micros) -> None:
+        """Log that a frame is not taken, at most once a second."""
+        self._refused += 1
+        if now >= self._tell_at:
+            log.warning("frame_refused", link=link, frames=self._refused, why=why)
+            self._refused, self._tell_at = 0, Micros(now + TELL_EVERY)
 
     def flush(self) -> None:
         """Send every frame that is due. A frame that the

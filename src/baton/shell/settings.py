@@ -14,7 +14,7 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.rank.watchdog import WatchdogSettings
-from baton.ports.fabric_settings import FABRICS, FabricSettings
+from baton.ports.fabric_settings import FABRICS, FabricSettings, require_mooncake_allowed
 from baton.ports.flag import (
     ENGINE,
     HTTP,
@@ -441,6 +441,11 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
                 f"--prefill-ahead {self.prefill_ahead}: it must lie above 0, "
                 "and be 1 at most (1 is no limit)"
             )
+        require_mooncake_allowed(
+            self.fabrics,
+            self.fabric_settings.mooncake.allow_unauthenticated,
+            flag="--mooncake-allow-unauthenticated",
+        )
         if not self.gateways:
             raise ConfigError(
                 "a worker needs at least one gateway to register with: --gateway tcp://HOST:PORT"

@@ -49,6 +49,7 @@ from baton.core.messages import (
     Recompute,
     Verdict,
     Withdrawn,
+    logged_why,
 )
 from baton.core.session import session
 from baton.core.session.session import SessionEvent
@@ -296,7 +297,7 @@ class WorkerPump:
                     "epoch_failed",
                     **_about(message.key),
                     code=message.code.value,
-                    why=message.detail,
+                    **logged_why(message.code, message.detail),
                 )
             case Doubt() | Verdict():
                 log.warning(

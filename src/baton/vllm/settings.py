@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.ports.fabric_settings import require_mooncake_allowed
 
 
 class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +19,8 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         bind: own control address, where decode engines reach a prefill engine
         host: own IP address for fabrics, as peers reach it
         fabric: fabrics that may be used, the preferred one first
+        mooncake_allow_unauthenticated: mooncake may be among them, although its port serves
+            whoever reaches it
         secret: file with the cluster's secret; required off loopback
         handoff_timeout_s: a handoff without any progress fails after this time
         fetch_timeout_s: one read fails after this time
@@ -30,10 +33,19 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     bind: str = "tcp://127.0.0.1:*"
     host: str = "127.0.0.1"
     fabric: tuple[str, ...] = ("nixl", "tcp")
+    mooncake_allow_unauthenticated: bool = False
     secret: str | None = None
     handoff_timeout_s: float = 30.0
     fetch_timeout_s: float = 10.0
     served_model_name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        require_mooncake_allowed(
+            self.fabric,
+            self.mooncake_allow_unauthenticated,
+            flag="mooncake_allow_unauthenticated",
+        )
 
 
 def settings_of(extra: Mapping[str, Any]) -> ConnectorSettings:

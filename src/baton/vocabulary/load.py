@@ -12,6 +12,7 @@ Reader = Callable[[Path], Tokenizer]
 # SentencePiece's own format is not read: transformers 5 can convert it, but the result gives other
 # ids for a text that begins with a space.
 SENTENCEPIECE = "tokenizer.model"
+PANIC = "PanicException"  # of Rust; its class cannot be imported
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
@@ -22,7 +23,9 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
     """
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as e:  # the library raises no narrower class
+    except BaseException as e:  # the library raises no narrower class, and panics at some files
+        if not isinstance(e, Exception) and type(e).__name__ != PANIC:
+            raise
         raise ConfigError(f"{path} is damaged or not a tokenizer: {e}; fetch it again") from e
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from baton.core.errors import ConfigError
 from baton.core.ids import TokenId
 from baton.vocabulary.json_file import read_object
 
@@ -57,8 +58,17 @@ def with_own(
     stated: Any, vocabulary: Tokenizer, named: Mapping[str, str], *, size: int
 ) -> tuple[TokenId, ...]:
     """Return the end tokens that a file or an operator states (an id, a list of ids, or None) and
-    the tokenizer's own, sorted, less those from `size` on."""
-    ids = set(stated if isinstance(stated, list) else [] if stated is None else [stated])
+    the tokenizer's own, sorted, less those from `size` on.
+
+    Raises:
+        ConfigError: what is stated is something else
+    """
+    listed = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if not all(type(i) is int for i in listed):
+        raise ConfigError(
+            f"eos_token_id is {str(stated)[:80]}; it must be a token id or a list of them"
+        )
+    ids = set(listed)
     own = vocabulary.token_to_id(named["eos_token"]) if "eos_token" in named else None
     if own is not None:
         ids.add(own)

@@ -6,6 +6,7 @@ from baton.core.errors import Bug, PeerError
 from baton.core.frames import AnyFrame
 
 MAX_FRAME_BYTES = 64 << 20
+SHOWN = 200  # characters of what is wrong with a frame
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
@@ -37,4 +38,5 @@ def decode(raw: bytes) -> AnyFrame:
     try:
         return _decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError(f"not a frame of this protocol: {error}") from error
+        # it may name a field that the frame has, which may be as long as the frame
+        raise PeerError(f"not a frame of this protocol: {str(error)[:SHOWN]}") from error

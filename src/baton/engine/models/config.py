@@ -9,7 +9,7 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.memory.state import Full, Window
 from baton.engine.attention.interface import Seen
-from baton.engine.rope import RopeSettings
+from baton.engine.rope import LARGEST, RopeSettings
 
 
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +115,11 @@ def count(config: Mapping[str, Any], name: str, *, least: int = 1) -> int:
 def number(config: Mapping[str, Any], name: str) -> float:
     """Return a positive number of a config. Raises ConfigError if it is missing or invalid."""
     value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigError(f"config.json: {name} is {value!r}; expected is a positive number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+        raise ConfigError(
+            f"config.json: {name} is {str(value)[:80]}; expected is a positive number below "
+            f"{LARGEST:g}"
+        )
     return float(value)
 
 
