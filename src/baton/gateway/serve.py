@@ -26,7 +26,7 @@ from baton.shell.listener import BACKLOG
 log = structlog.get_logger()
 WRITE_OUT_S = 1
 # Closing an idle connection just when its client sends a request loses the request.
-PARTING_S, PARTING_LOOK_S = 0.5, 0.02
+PARTING_S, PARTING_LOOK_S = 1.0, 0.02
 REMEDY = "a second SIGTERM or Ctrl-C ends them at once"
 # longer than clients keep idle connections: closing one that a client reuses loses a request
 IDLE_S = 75

@@ -152,7 +152,7 @@ async def _read(
     answer: SeenAnswer,
     course: Course,
 ) -> None:
-    async with http.post(url, json=body) as response:
+    async with await _post(http, url, body) as response:
         if response.status != 200:
             answer.failure = refusal(response.status, await response.read())
             return
@@ -164,6 +164,19 @@ async def _read(
             part += 1
             for data in events.feed(piece):
                 answer.take(data)
+
+
+async def _post(
+    http: aiohttp.ClientSession, url: str, body: dict[str, object]
+) -> aiohttp.ClientResponse:
+    """Ask, and once more if the connection ends before an answer begins, as OpenAI's client does:
+    a server may close an idle connection just when the next request is sent."""
+    try:
+        return await http.post(url, json=body)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+        return await http.post(url, json=body)
 
 
 class ChaosLoad:
