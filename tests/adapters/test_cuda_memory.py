@@ -216,11 +216,11 @@ class ContextAgent:
     """An agent of a transfer engine; keeps the context of the thread that registers memory."""
 
     def __init__(self, library: ScriptedLibrary) -> None:
-        self.library = library
+        self.cuda = library
         self.context = 0
 
     def register(self, regions: Sequence[Region]) -> bytes:
-        self.context = self.library.contexts[-1]
+        self.context = self.cuda.contexts[-1]
         return b""
 
     def progress(self) -> None: ...
