@@ -6,6 +6,8 @@ import functools
 import pytest
 
 from baton.core.door import QueueView
+from baton.core.ids import Boot, GroupName
+from baton.core.messages import Credits
 from baton.gateway.counts import GatewayCounts, Siblings, joined
 from baton.gateway.door import LedgerReport
 from baton.gateway.tally import RequestTally
@@ -16,8 +18,11 @@ from .test_metrics import metrics, parse
 
 
 def counts(name: str, *, open_requests: int = 0, **tally: int) -> GatewayCounts:
-    report = LedgerReport((), (), open_requests, pairs=4, events={"new_epoch": 2})
-    return GatewayCounts.of(name, RequestTally(**tally), report)
+    stated = Credits(1, Boot((1 << 64) - 1), {GroupName("full"): 3}, {GroupName("full"): 9}, 0, 1)
+    report = LedgerReport(
+        (), (), open_requests, pairs=4, events={"new_epoch": 2}, credits={"decode-0": stated}
+    )
+    return GatewayCounts(name, RequestTally(**tally), report)
 
 
 def test_each_hears_what_the_others_count(tmp_path):
@@ -59,7 +64,7 @@ def test_a_gateway_that_was_killed_is_left_out_until_it_is_back(tmp_path):
 def test_requests_of_all_are_counted_together():
     queue = QueueView(2, 30, {"queue_full": 1})
     report = LedgerReport((), (), 3, queue=queue)
-    other = GatewayCounts.of(
+    other = GatewayCounts(
         "b", RequestTally(), LedgerReport((), (), 4, queue=QueueView(5, 70, {"queue_full": 2}))
     )
     whole = joined(report, [other])

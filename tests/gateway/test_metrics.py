@@ -28,7 +28,7 @@ def parse(page: bytes) -> dict[tuple, float]:
 
 
 def metrics(tally: RequestTally, **more: bool) -> Metrics:
-    return Metrics(functools.partial(GatewayCounts.of, "gateway-0", tally), model="m", **more)
+    return Metrics(functools.partial(GatewayCounts, "gateway-0", tally), model="m", **more)
 
 
 @functools.cache

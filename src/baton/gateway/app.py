@@ -49,7 +49,7 @@ def create_app(
     tally = RequestTally()
     door = TallyingDoor(door, tally, time.monotonic)
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
-    own = partial(GatewayCounts.of, settings.name, tally)
+    own = partial(GatewayCounts, settings.name, tally)
     metrics = Metrics(own, model=settings.model, several=siblings is not None)
     sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
     routes = Routes(

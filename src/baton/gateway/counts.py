@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from baton.core.door import QueueView
 from baton.gateway.door import LedgerReport
 from baton.gateway.tally import RequestTally
 
@@ -23,24 +22,16 @@ LARGEST = 1 << 20  # bytes of an answer
 
 
 class GatewayCounts(msgspec.Struct, frozen=True):
-    """What one gateway counts; the fields are those of RequestTally and LedgerReport."""
+    """What one gateway counts; of its report, the fields that are its own."""
 
     name: str
     tally: RequestTally
-    open_requests: int
-    pairs: int
-    events: dict[str, int]
-    queue: QueueView
-
-    @classmethod
-    def of(cls, name: str, tally: RequestTally, report: LedgerReport) -> "GatewayCounts":
-        """Return the counts of the gateway that made the report."""
-        return cls(name, tally, report.open_requests, report.pairs, report.events, report.queue)
+    report: LedgerReport
 
 
 def joined(report: LedgerReport, others: Sequence[GatewayCounts]) -> LedgerReport:
     """Return the report with the requests of other gateways too."""
-    queues = [report.queue, *(counts.queue for counts in others)]
+    queues = [report.queue, *(counts.report.queue for counts in others)]
     refused: Counter[str] = Counter()
     for queue in queues:
         refused.update(queue.refused)
@@ -50,7 +41,7 @@ def joined(report: LedgerReport, others: Sequence[GatewayCounts]) -> LedgerRepor
         oldest_ms=max(queue.oldest_ms for queue in queues),
         refused=dict(refused),
     )
-    open_requests = report.open_requests + sum(counts.open_requests for counts in others)
+    open_requests = report.open_requests + sum(counts.report.open_requests for counts in others)
     return msgspec.structs.replace(report, open_requests=open_requests, queue=queue)
 
 

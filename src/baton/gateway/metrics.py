@@ -151,7 +151,7 @@ class Metrics:
                 states.setdefault(room.room, set()).add(room.state)
         running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
         waiting = sum(seen == {QUEUED} for seen in states.values())
-        waiting += sum(counts.queue.length for _, counts in self._gateways)
+        waiting += sum(counts.report.queue.length for _, counts in self._gateways)
         named, model = ("model_name",), (self._model,)
         yield _gauge(
             "vllm:num_requests_running", "Requests being computed.", named, [(model, running)]
@@ -199,13 +199,13 @@ class Metrics:
             "baton:open_requests",
             "Requests not ended, and rooms not closed.",
             which,
-            [(labels, counts.open_requests) for labels, counts in gateways],
+            [(labels, counts.report.open_requests) for labels, counts in gateways],
         )
         yield _gauge(
             "baton:pairs",
             "Pairs of workers that requests can be given to.",
             which,
-            [(labels, counts.pairs) for labels, counts in gateways],
+            [(labels, counts.report.pairs) for labels, counts in gateways],
         )
         up = [((view.name, view.role), 1) for view in report.workers] + [
             ((name, ""), 0) for name in report.missing
@@ -218,7 +218,7 @@ class Metrics:
             [
                 ((*labels, name), count)
                 for labels, counts in gateways
-                for name, count in sorted(counts.events.items())
+                for name, count in sorted(counts.report.events.items())
             ],
         )
         credits = [
@@ -248,7 +248,7 @@ class Metrics:
 
     def _queues(self) -> Iterator[Metric]:
         which = self._which
-        queues = [(labels, counts.queue) for labels, counts in self._gateways]
+        queues = [(labels, counts.report.queue) for labels, counts in self._gateways]
         yield _gauge(
             "baton:queue_length",
             "Requests that wait at the gateway.",
