@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import typer
+from tests.e2e.worker_program import baton_worker
 from tests.faults import Faults, FaultyFabric
 
 from baton.adapters.fabrics import FabricParts
-from baton.cli import compose_worker, processes
+from baton.cli import compose_worker
 from baton.ports.fabric import Fabric
 from baton.shell.settings import WorkerSettings
 
@@ -44,10 +44,7 @@ def main() -> None:
             msgspec.structs.replace(settings, fetch_timeout_s=FETCH_MS / 1000), ports
         )
 
-    processes.run_worker = run
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(processes.worker)
-    app(sys.argv[2:])
+    baton_worker(run, sys.argv[2:])
 
 
 if __name__ == "__main__":

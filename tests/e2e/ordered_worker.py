@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import typer
+from tests.e2e.worker_program import baton_worker
 from tests.late import LateControl
 from tests.late import Rule as MessageRule
 from tests.source_pages import PageRule, SourcePages
@@ -21,7 +21,7 @@ from tests.source_pages import PageRule, SourcePages
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.fabrics import FabricParts
 from baton.adapters.secret import Secret
-from baton.cli import compose_worker, logs, processes
+from baton.cli import compose_worker, logs
 from baton.ports.control import Control
 from baton.ports.fabric import Fabric
 from baton.shell.settings import WorkerSettings
@@ -76,10 +76,7 @@ def main() -> None:
             msgspec.structs.replace(settings, handoff_timeout_s=stall_ms / 1000), ports
         )
 
-    processes.run_worker = run
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(processes.worker)
-    app(sys.argv[3:])
+    baton_worker(run, sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
+from tests.e2e.worker_program import baton_worker
 
 from baton.adapters.fabrics import FabricParts
-from baton.cli import compose_worker, processes
+from baton.cli import compose_worker
 from baton.core.ids import GroupName
 from baton.ports.fabric import Fabric, Pool
 from baton.shell.settings import WorkerSettings
@@ -51,10 +51,7 @@ def main() -> None:
     def run(settings: WorkerSettings) -> None:
         compose_worker.run_worker(settings, replace(compose_worker.PRODUCTION, fabric=make))
 
-    processes.run_worker = run
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(processes.worker)
-    app(sys.argv[2:])
+    baton_worker(run, sys.argv[2:])
 
 
 if __name__ == "__main__":

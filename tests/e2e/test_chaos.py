@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,19 +16,20 @@ from baton.dev.chaos.run import ChaosSettings, run
 FLAGS = ("--kv-pages", "300", "--threads", "1")
 
 
+def settings_of(model: Path, **more: Any) -> ChaosSettings:
+    """A run with one worker of each role."""
+    return ChaosSettings(model=str(model), prefill=1, decode=1, cases=8, flags=FLAGS, **more)
+
+
 @pytest.mark.timeout(180)
 def test_no_client_sees_that_a_worker_was_killed(tiny: Path) -> None:
     """There is one worker of each role: what runs on it waits for the next one."""
     report = run(
-        ChaosSettings(
-            model=str(tiny),
+        settings_of(
+            tiny,
             seconds=6,
-            prefill=1,
-            decode=1,
-            cases=8,
             kinds=("kill",),
             victims=("prefill", "decode"),
-            flags=FLAGS,
         )
     )
     assert report.complaints == ()
@@ -39,16 +41,12 @@ def test_no_client_sees_that_a_worker_was_killed(tiny: Path) -> None:
 def test_no_client_sees_that_a_gateway_was_restarted(tiny: Path) -> None:
     """There is another one behind the port."""
     report = run(
-        ChaosSettings(
-            model=str(tiny),
+        settings_of(
+            tiny,
             seconds=8,
             gateways=2,
-            prefill=1,
-            decode=1,
-            cases=8,
             kinds=("restart",),
             victims=("gateway",),
-            flags=FLAGS,
         )
     )
     assert report.complaints == ()
@@ -59,18 +57,14 @@ def test_no_client_sees_that_a_gateway_was_restarted(tiny: Path) -> None:
 @pytest.mark.timeout(400)
 def test_who_leaves_or_reads_slowly_hurts_nobody_and_damaged_memory_is_not_used(tiny: Path) -> None:
     report = run(
-        ChaosSettings(
-            model=str(tiny),
+        settings_of(
+            tiny,
             seconds=6,
-            prefill=1,
-            decode=1,
-            cases=8,
             clients=6,
             habits=Habits(leaving=0.3, slow=0.2),
             kinds=("corrupt",),
             victims=("prefill", "decode"),
             verify_s=1.0,
-            flags=FLAGS,
         )
     )
     assert report.complaints == ()

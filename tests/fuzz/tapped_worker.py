@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
+from tests.e2e.worker_program import baton_worker
 
 from baton.adapters.secret import Secret
-from baton.cli import compose_worker, logs, processes
+from baton.cli import compose_worker, logs
 from baton.core.ids import Link
 from baton.ports.control import Control
 from baton.shell.settings import WorkerSettings
@@ -71,10 +71,7 @@ def main() -> None:
         logs.configure(settings.log_level, settings.log_format)
         compose_worker.run_worker(settings, replace(compose_worker.PRODUCTION, control=control))
 
-    processes.run_worker = run
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(processes.worker)
-    app(sys.argv[2:])
+    baton_worker(run, sys.argv[2:])
 
 
 if __name__ == "__main__":
