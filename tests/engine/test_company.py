@@ -195,12 +195,18 @@ def test_a_decode_step_has_the_same_bits_at_every_batch_size(
 
 
 @pytest.mark.skipif(onednn.multiplies(torch.bfloat16), reason="oneDNN's rows depend on the shape")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        *((shape, DType.BF16) for shape in SHAPES),
+        *((shape, DType.F32) for shape in ("wide", "wide latent", "wide slots")),
+    ],
+)
 def test_what_was_generated_has_the_same_bits_when_it_is_computed_as_a_prompt(
-    models: Mapping[str, Path], rigs: list[Rig], shape: str
+    models: Mapping[str, Path], rigs: list[Rig], shape: str, dtype: DType
 ) -> None:
     """So an answer that goes on at another worker is the same in 16 bits, too."""
-    rig = Rig(models[shape], dtype=DType.BF16)
+    rig = Rig(models[shape], dtype=dtype)
     rigs.append(rig)
     pages = np.random.default_rng(1).permutation(64).tolist()
     first = Request(1, requests(1, length=(37,))[0].prompt, pages[:8])

@@ -190,6 +190,13 @@ def guarded(names: Sequence[str], settings: FabricSettings) -> list[str]:
     unless the operator has named one."""
     if len(names) == 1 or settings.is_local:
         return list(names)
+    for name in (name for name in usable(names) if name in OPEN):
+        log.info(
+            "fabric_left_out",
+            fabric=name,
+            why="whoever reaches its ports could read and write memory of this process",
+            remedy=f"--fabric {name}, where only the machines of the cluster reach them",
+        )
     return [name for name in names if name not in OPEN]
 
 

@@ -18,7 +18,7 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.secret import load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
-from baton.cli.record import recording
+from baton.cli.record import Recording, recording
 from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot
 from baton.core.parts import FrontParts
@@ -96,29 +96,9 @@ async def _run(
     socket: Socket,
     tls: SSLContext | None,
 ) -> None:
-    clock, entropy = MonotonicClock(), SystemEntropy()
-    boot = Boot(entropy.bits(64))
     record = recording(settings.record, name=settings.name)
-    lines = Lines(Sessions(boot, SessionLimits()), control, clock)
-    bounds = FrontSettings(
-        max_queued=settings.max_queued,
-        queue_ms=_ms(settings.queue_timeout_s),
-        failover_waits=settings.failover == "wait",
-    )
-    parts = FrontParts(boot, bounds)
-    front = parts.make()
     engines = EngineClient(http.model)
-    door = FrontDoor(
-        core=record.of(front, parts),
-        front=front,
-        lines=lines,
-        fileno=control.fileno(),
-        clock=clock,
-        entropy=entropy,
-        warms_up=not settings.skip_server_warmup,
-        control=settings.control,
-        engines=engines,
-    )
+    door = _front_door(settings, control, record, engines)
     siblings = None
     if settings.shared is not None and settings.shared.counts is not None:
         siblings = Siblings(Path(settings.shared.counts), settings.name)
@@ -158,6 +138,32 @@ async def _run(
         record.close()
     if door.failed.done():
         await door.failed
+
+
+def _front_door(
+    settings: GatewaySettings, control: ZmqControl, record: Recording, engines: EngineClient
+) -> FrontDoor:
+    """Make the request logic, on this loop."""
+    clock, entropy = MonotonicClock(), SystemEntropy()
+    boot = Boot(entropy.bits(64))
+    bounds = FrontSettings(
+        max_queued=settings.max_queued,
+        queue_ms=_ms(settings.queue_timeout_s),
+        failover_waits=settings.failover == "wait",
+    )
+    parts = FrontParts(boot, bounds)
+    front = parts.make()
+    return FrontDoor(
+        core=record.of(front, parts),
+        front=front,
+        lines=Lines(Sessions(boot, SessionLimits()), control, clock),
+        fileno=control.fileno(),
+        clock=clock,
+        entropy=entropy,
+        warms_up=not settings.skip_server_warmup,
+        control=settings.control,
+        engines=engines,
+    )
 
 
 async def _until_ready(door: FrontDoor, stop: asyncio.Event) -> None:

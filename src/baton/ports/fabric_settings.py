@@ -88,7 +88,7 @@ def require_mooncake_allowed(fabrics: Collection[str], allowed: bool, *, flag: s
             "fabric mooncake listens on every interface of this machine, whatever --fabric-host "
             "says, and lets whoever reaches its port read and write the KV cache of all requests, "
             f"without the secret; if a firewall keeps others away, allow it with {flag}, or use "
-            "--fabric nixl or tcp"
+            "--fabric tcp"
         )
 
 
