@@ -151,22 +151,19 @@ def test_pauses_double_up_to_a_limit(host):
     assert all(b in (2 * a, 0.05) for a, b in pairwise(pauses))
 
 
-def test_a_program_that_lived_long_starts_with_the_first_pause(host):
-    h = host(program("a", STAYS), settled_s=0.0)
+@pytest.mark.parametrize(
+    ("script", "number", "patience"),
+    [(STAYS, signal.SIGKILL, {"settled_s": 0.0}), (POLITE, signal.SIGTERM, {})],
+    ids=["lived long", "ended in order"],
+)
+def test_who_does_not_fail_again_and_again_starts_with_the_first_pause(
+    host, script, number, patience
+):
+    h = host(program("a", script), **patience)
     pid = up(h, "a")
     h.be_ready()
     for _ in range(3):
-        os.kill(pid, signal.SIGKILL)
-        assert h.expect("Died", name="a")["again_in_s"] == 0.01
-        pid = up(h, "a")
-
-
-def test_a_program_that_was_asked_to_end_starts_with_the_first_pause(host):
-    h = host(program("a", POLITE))
-    pid = up(h, "a")
-    h.be_ready()
-    for _ in range(3):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
         assert h.expect("Died", name="a")["again_in_s"] == 0.01
         pid = up(h, "a")
 
