@@ -11,6 +11,7 @@ import uvloop
 
 from baton.core.errors import ConfigError
 from baton.core.messages import FailCode, FinishReason
+from baton.gateway import serve
 from baton.shell.listener import bound
 
 from .fake_door import FakeDoor
@@ -252,7 +253,9 @@ def test_shutting_down_lets_open_requests_end():
     run(scenario)
 
 
-def test_shutting_down_answers_once_more_on_a_connection_and_asks_for_another():
+def test_shutting_down_answers_once_more_on_a_connection_and_asks_for_another(monkeypatch):
+    monkeypatch.setattr(serve, "PARTING_S", 60.0)  # it ends with the last connection
+
     async def scenario():
         async with (
             served(FakeDoor(), grace_s=10) as (url, _, stop, serving),
@@ -262,6 +265,7 @@ def test_shutting_down_answers_once_more_on_a_connection_and_asks_for_another():
             assert "connection" not in first.headers
             stop.set()
             await until(lambda: _refuses(url))
+            await asyncio.sleep(0.3)  # the server looks ten times a second whether it is to end
             last = await http.get(f"{url}/health")
             assert last.status_code == 200
             assert last.headers["connection"] == "close"
