@@ -103,6 +103,11 @@ def has_rooms(service: Service, name: str) -> bool:
     return found is not None and bool(found["rooms"])
 
 
+def drains(service: Service, name: str) -> bool:
+    said = service.ledger()["credits"].get(name)
+    return said is not None and said["draining"]
+
+
 def has_pairs(service: Service, pairs: int) -> bool:
     return f"{pairs} pairs" in service.why_not_ready()
 
@@ -183,6 +188,7 @@ def test_what_has_no_time_to_end_goes_on_elsewhere(tmp_path: Path, tiny: Path) -
             for name in ("short", "long"):
                 wait_for(partial(has_rooms, service, name), seconds=30, why=f"{name} generates")
                 service.processes[name].popen.terminate()
+            wait_for(partial(drains, service, "long"), seconds=10, why="its gateway knows")
             service.processes["long"].popen.send_signal(signal.SIGTERM)
             for name in ("short", "long"):
                 assert service.processes[name].popen.wait(20) == 0

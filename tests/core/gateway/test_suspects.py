@@ -82,6 +82,17 @@ def test_nobody_has_ended_a_worker_that_was_to_end(bench: Bench, alone: bool) ->
     assert request.failures == int(alone)
 
 
+def test_nor_has_anyone_if_its_partner_says_so_first(bench: Bench) -> None:
+    first = start(bench)
+    bench.say(first.decode, Credits(1, first.decode, {}, {}, 0, 1, draining=True))
+    gone = Failed(first.key, FailCode.WORKER_LOST, "decode worker was lost", retry=True)
+    (again,) = tickets(bench.say(first.prefill, gone))
+    assert again.decode != first.decode
+    (request,) = bench.front.requests
+    assert not request.failures
+    assert not request.alone_until
+
+
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 def test_a_worker_that_ends_in_a_step_of_a_suspect_convicts_it(bench: Bench, side: str) -> None:
     first = start(bench)

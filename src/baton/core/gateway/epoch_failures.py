@@ -47,7 +47,8 @@ class EpochFailures:
             if message.code is FailCode.WORKER_LOST:
                 assert request.pair is not None, "the sender is one of the two"
                 front.membership.doubt(request.pair, now)
-            counts = not (epochs.suspects.innocent(request, sender) and self._acquit(request))
+            acquitted = epochs.suspects.innocent(request, sender) and self._acquit(request)
+            counts = not (acquitted or self._partner_drains(request, sender))
             epochs.another(
                 request, message.code, message.detail, now, counts=counts, needs_pair=False
             )
@@ -95,6 +96,13 @@ class EpochFailures:
             epochs.another(
                 request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=ends
             )
+
+    def _partner_drains(self, request: Request, sender: Boot) -> bool:
+        """Return whether the other worker of a request's pair was to end. Then it may have ended,
+        which the sender knows before this gateway does."""
+        assert request.pair is not None, "the sender is one of the two"
+        partners = (self._front.router.get(boot) for boot in request.pair if boot != sender)
+        return any(partner is not None and partner.draining for partner in partners)
 
     def _acquit(self, request: Request) -> bool:
         """An epoch has ended while a worker computed another request alone, so it was not this
