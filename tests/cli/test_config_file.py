@@ -15,7 +15,7 @@ def planned(monkeypatch):
     monkeypatch.setattr(processes, "run_worker", seen.append)
     monkeypatch.setattr(processes, "run_gateway", seen.append)
     monkeypatch.setattr(
-        serve, "supervise", lambda gateways, workers: seen.extend([*gateways, *workers]) or 0
+        serve, "supervise", lambda gateways, workers, _: seen.extend([*gateways, *workers]) or 0
     )
     return seen
 

@@ -175,7 +175,7 @@ def test_a_bug_of_ours_keeps_its_traceback(raising):
 def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
     planned = []
 
-    def supervise(gateways, workers):
+    def supervise(gateways, workers, _):
         planned.extend([*gateways, *workers])
         return 7
 
@@ -210,7 +210,9 @@ def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
 
 def test_several_gateways_register_workers_at_addresses_of_their_own(checkpoint, monkeypatch):
     planned = []
-    monkeypatch.setattr(serve, "supervise", lambda *lots: planned.extend(lots) or 7)
+    monkeypatch.setattr(
+        serve, "supervise", lambda gateways, workers, _: planned.extend([gateways, workers]) or 7
+    )
     flags = ["serve", str(checkpoint), "--port", "0", "--gateways", "3"]
     assert run(flags) == 7
     gateways, workers = planned
@@ -246,7 +248,7 @@ def test_serve_fetches_the_trial_model_where_it_is_missing(monkeypatch, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(models, "fetch_trial", fetch)
     monkeypatch.setattr(
-        serve, "supervise", lambda fronts, workers: done.append(fronts[0].model) or 0
+        serve, "supervise", lambda fronts, workers, _: done.append(fronts[0].model) or 0
     )
     for _ in range(2):
         assert run(["serve", "--port", "0"]) == 0

@@ -42,7 +42,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The directories that `serve` would serve from."""
     seen: list[str] = []
 
-    def supervise(gateways, workers):
+    def supervise(gateways, workers, _):
         seen.extend([p.model for p in (*gateways, *workers)])
         return 0
 

@@ -1,14 +1,19 @@
 """What a process decides on its node, and what it gets from the driver."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from baton.adapters.secret import draw_secret, load_secret
 from baton.cli import models, node, on_ray
+from baton.cli.engines import VllmWorkers
 from baton.cli.main import run
-from baton.shell.settings import WorkerSettings
+from baton.cli.serve import ServeSettings
+from baton.shell.settings import Role, WorkerSettings
 
 WORKER = WorkerSettings(
     model="",
@@ -27,7 +32,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path):
     return tmp_path
 
 
-def settled(document: bytes) -> WorkerSettings:
+def settled(document: bytes) -> Any:
     return node.settle(msgspec.json.decode(document, type=node.NodeProcess))
 
 
@@ -46,6 +51,21 @@ def test_the_secret_comes_with_the_settings_and_lies_on_no_disk(found):
     got = settled(on_ray.rank_document(WORKER, "llama", secret, 0, None))
     assert got.secret is not None
     assert load_secret(Path(got.secret)).server.private
+
+
+def test_an_engine_of_vllm_and_its_children_find_address_and_secret(found, monkeypatch):
+    monkeypatch.setattr("baton.cli.own_address.route_to", lambda host: "10.9.0.2")
+    service = ServeSettings(engine="vllm")
+    worker = msgspec.structs.replace(WORKER, role=Role.PREFILL, gateways=("tcp://10.9.0.1:7",))
+    engine = VllmWorkers().process(worker, service)
+    got = settled(on_ray.rank_document(engine, "llama", draw_secret(), 0, None))
+    assert (got.host, got.bind, got.model) == ("10.9.0.2", "tcp://10.9.0.2:0", str(found / "llama"))
+    reads = "import sys; print(open(sys.argv[1]).read())"
+    read = subprocess.run(
+        [sys.executable, "-c", reads, got.secret], capture_output=True, text=True, check=True
+    )
+    assert len(bytes.fromhex(read.stdout)) == 32, "although it is another process"
+    assert VllmWorkers().seats(worker) == 1, "one process has both ranks"
 
 
 def test_off_loopback_a_secret_is_drawn_and_on_loopback_none_is_needed(tmp_path):

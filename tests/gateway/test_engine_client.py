@@ -39,6 +39,7 @@ class Engine:
     def __init__(self, script: list[Any], *, up: bool = True, status: int = 200) -> None:
         self.script, self.up, self.status = script, up, status
         self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
         self.left = asyncio.Event()
         self.looks = 0
 
@@ -62,6 +63,7 @@ class Engine:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
+        self.keys.append(request.headers.get("Authorization"))
         if self.status != 200:
             return web.Response(status=self.status, text="the prompt is too long")
         reply = web.StreamResponse()
@@ -82,8 +84,8 @@ class Engine:
 class Wired:
     """A client whose engine is registered, and what it says."""
 
-    def __init__(self) -> None:
-        self.client, self.said = EngineClient("m"), asyncio.Queue[Any]()
+    def __init__(self, api_key: str | None = None) -> None:
+        self.client, self.said = EngineClient("m", api_key), asyncio.Queue[Any]()
         self.client.answers = lambda boot, message: self.said.put_nowait((boot, message))
 
     def register(self, boot: Boot, url: str) -> bool:
@@ -94,10 +96,15 @@ class Wired:
         return await asyncio.wait_for(self.said.get(), 10)
 
 
-def play(engine: Engine, scene: Callable[[Wired, Engine], Awaitable[None]]) -> None:
+def play(
+    engine: Engine,
+    scene: Callable[[Wired, Engine], Awaitable[None]],
+    *,
+    api_key: str | None = None,
+) -> None:
     async def go() -> None:
         async with engine:
-            wired = Wired()
+            wired = Wired(api_key)
             try:
                 await scene(wired, engine)
             finally:
@@ -127,6 +134,17 @@ def test_tokens_of_an_answer_go_to_the_core_with_their_indices() -> None:
         assert (body["max_tokens"], body["stream"], body["return_token_ids"]) == (4, True, True)
 
     play(Engine([chunk([7]), chunk([8, 9]), chunk([4], "length")]), scene)
+
+
+@pytest.mark.parametrize(("api_key", "shown"), [("k", "Bearer k"), (None, None)])
+def test_engines_are_shown_the_key_of_the_cluster(api_key: str | None, shown: str | None) -> None:
+    async def scene(wired: Wired, engine: Engine) -> None:
+        await up(wired, engine, D)
+        wired.client.sent(D, ticket(max_tokens=1))
+        await wired.hear()
+        assert engine.keys == [shown]
+
+    play(Engine([chunk([7], "length")]), scene, api_key=api_key)
 
 
 def test_prefill_draws_one_token_which_its_worker_reports() -> None:

@@ -106,6 +106,11 @@ def fabric_key(secret: Secret | None) -> bytes:
     )
 
 
+def engine_key(secret: Secret) -> str:
+    """Return the API key of engines that members of the cluster start for its gateways."""
+    return blake2b(b"baton-engine-1", key=secret.server.private, digest_size=32).hexdigest()
+
+
 def _derive(seed: bytes, what: bytes) -> KeyPair:
     private = z85.encode(blake2b(b"baton-curve-1 " + what, key=seed, digest_size=32).digest())
     return KeyPair(zmq.curve_public(private), private)

@@ -1,6 +1,6 @@
 """How Baton starts its own processes: each reads its settings from standard input, as JSON.
 
-    python -m baton.cli.child KIND NAME < SETTINGS      KIND: gateway or worker; NAME: for `ps`
+    python -m baton.cli.child KIND NAME < SETTINGS      KIND: gateway, worker or vllm; NAME: for `ps`
 
 Settings may hold API keys, and `ps` shows a command line to every user of the machine.
 """
@@ -14,28 +14,37 @@ import msgspec
 
 from baton.cli.ending import exit_code, prepare
 from baton.cli.processes import run_gateway, run_worker
+from baton.cli.run_vllm import run_vllm
 from baton.core.errors import ConfigError
 from baton.shell.child import Program
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import WorkerSettings
+from baton.shell.vllm_settings import VllmSettings
+
+OwnSettings = GatewaySettings | WorkerSettings | VllmSettings
 
 KINDS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
     "gateway": (GatewaySettings, run_gateway),
     "worker": (WorkerSettings, run_worker),
+    "vllm": (VllmSettings, run_vllm),
 }
 
 
 def program(
     name: str,
-    settings: GatewaySettings | WorkerSettings,
+    settings: OwnSettings,
     *,
     ends: int = 0,
     descriptors: tuple[int, ...] = (),
 ) -> Program:
     """Return the program that runs a process with these settings."""
-    kind = next(kind for kind, (struct, _) in KINDS.items() if isinstance(settings, struct))
-    argv = (sys.executable, "-P", "-m", "baton.cli.child", kind, name)
+    argv = (sys.executable, "-P", "-m", "baton.cli.child", kind_of(settings), name)
     return Program(name, argv, ends, msgspec.json.encode(settings), descriptors)
+
+
+def kind_of(settings: OwnSettings) -> str:
+    """Return the kind of a process with these settings."""
+    return next(kind for kind, (struct, _) in KINDS.items() if isinstance(settings, struct))
 
 
 def decode(kind: str, document: bytes) -> Any:

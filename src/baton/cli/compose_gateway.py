@@ -15,7 +15,7 @@ import uvloop
 from baton.adapters.clock import MonotonicClock
 from baton.adapters.descriptors import LEAST_FILES, raise_limit
 from baton.adapters.entropy import SystemEntropy
-from baton.adapters.secret import load_secret
+from baton.adapters.secret import engine_key, load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
 from baton.cli.record import Recording, recording
@@ -85,7 +85,8 @@ def run_gateway(settings: GatewaySettings) -> None:
     with contextlib.closing(socket):
         control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
         with contextlib.closing(control):
-            uvloop.run(_run(settings, http, tokenizer, control, socket, tls))
+            engines = EngineClient(http.model, None if secret is None else engine_key(secret))
+            uvloop.run(_run(settings, http, tokenizer, control, engines, socket, tls))
 
 
 async def _run(
@@ -93,11 +94,11 @@ async def _run(
     http: HttpSettings,
     tokenizer: Tokenizer,
     control: ZmqControl,
+    engines: EngineClient,
     socket: Socket,
     tls: SSLContext | None,
 ) -> None:
     record = recording(settings.record, name=settings.name)
-    engines = EngineClient(http.model)
     door = _front_door(settings, control, record, engines)
     siblings = None
     if settings.shared is not None and settings.shared.counts is not None:

@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
-from baton.cli.child import decode, start
+from baton.cli.child import OwnSettings, decode, kind_of, start
 from baton.cli.ending import exit_code, prepare
-from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import WorkerSettings
+from baton.shell.vllm_settings import VllmSettings
 
 
 class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process, and what it must find out.
 
     Attributes:
-        kind: "gateway" or "worker"
+        kind: one of child.KINDS
         settings: of the process; `model`, `secret` and its own addresses are not decided yet
         model: MODEL, as on the command line
         secret: the secret itself; None = there is none
@@ -35,11 +35,11 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None
 
 
-def document(settings: GatewaySettings | WorkerSettings, model: str, secret: str | None) -> bytes:
+def document(settings: OwnSettings, model: str, secret: str | None) -> bytes:
     """Return what the process with these settings reads from standard input."""
-    kind = "gateway" if isinstance(settings, GatewaySettings) else "worker"
     raw = msgspec.Raw(msgspec.json.encode(settings))
-    return msgspec.json.encode(NodeProcess(kind=kind, settings=raw, model=model, secret=secret))
+    process = NodeProcess(kind=kind_of(settings), settings=raw, model=model, secret=secret)
+    return msgspec.json.encode(process)
 
 
 def settle(process: NodeProcess) -> Any:
@@ -55,19 +55,24 @@ def settle(process: NodeProcess) -> Any:
     decided: dict[str, Any] = {"model": str(ensure(process.model))}
     if process.secret is not None:
         decided["secret"] = file_in_memory(process.secret)
-    if isinstance(settings, WorkerSettings):
-        host = own_address(settings.gateways)
-        fabric = msgspec.structs.replace(settings.fabric_settings, host=host)
-        decided |= {"bind": control_at(host), "fabric_settings": fabric}
+    match settings:
+        case WorkerSettings():
+            host = own_address(settings.gateways)
+            fabric = msgspec.structs.replace(settings.fabric_settings, host=host)
+            decided |= {"bind": control_at(host), "fabric_settings": fabric}
+        case VllmSettings():
+            host = own_address(settings.gateways)
+            decided |= {"bind": control_at(host), "host": host}
     return msgspec.structs.replace(settings, **decided)
 
 
 def file_in_memory(text: str) -> str:
-    """Return the path of a file that only this process has, and that is on no disk."""
-    fd = os.memfd_create("baton-secret")
+    """Return the path of a file that is on no disk. This process has it, and a program that
+    replaces it; their children can open it."""
+    fd = os.memfd_create("baton-secret", 0)
     os.fchmod(fd, 0o600)
     os.write(fd, text.encode())
-    return f"/proc/self/fd/{fd}"
+    return f"/proc/{os.getpid()}/fd/{fd}"
 
 
 def run(text: bytes) -> None:

@@ -14,6 +14,7 @@ from baton.adapters.secret import draw_secret, load_secret
 from baton.adapters.zmq_control import is_loopback
 from baton.cli import node
 from baton.cli.ending import complain
+from baton.cli.engines import ENGINES
 from baton.cli.flags import Given
 from baton.cli.narrate import Narrator, greeting
 from baton.cli.own_address import LOOPBACK, control_at
@@ -26,6 +27,7 @@ from baton.shell.child import Program
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import Role, WorkerSettings
 from baton.shell.supervisor import Patience, Supervisor
+from baton.shell.vllm_settings import VllmSettings
 
 if TYPE_CHECKING:
     from baton.cli.serve import ServeSettings
@@ -66,7 +68,8 @@ def serve_on_ray(service: "ServeSettings", given: Given, model: str) -> int:
             "gateway": lambda _rank, _rendezvous: node.document(front, model, secret)
         }
         for worker in workers:
-            documents[worker.name] = partial(rank_document, worker, model, secret)
+            process = ENGINES[service.engine].process(worker, service)
+            documents[worker.name] = partial(rank_document, process, model, secret)
         kinds = {"gateway": 0} | {w.name: 1 for w in workers}
         programs = [
             Program(name, ("-P", "-m", "baton.cli.node", name), ends)
@@ -114,11 +117,14 @@ def demands(service: "ServeSettings", workers: Sequence[WorkerSettings]) -> "lis
     """Return what each worker takes of its node."""
     from baton.launch.cluster import Demand
 
-    cpus = service.ray.ray_cpus
-    return [
-        Demand(w.name, w.tp * w.pp, w.threads if cpus is None else cpus, service.ray.ray_gpus)
-        for w in workers
-    ]
+    engine, said = ENGINES[service.engine], service.ray
+    found = []
+    for worker in workers:
+        seats, ranks = engine.seats(worker), worker.tp * worker.pp
+        cpus = worker.threads if said.ray_cpus is None else said.ray_cpus
+        each = ranks // seats
+        found.append(Demand(worker.name, seats, cpus * each, said.ray_gpus * each))
+    return found
 
 
 def secret_for(file: str | None, control: str) -> str | None:
@@ -134,7 +140,11 @@ def secret_for(file: str | None, control: str) -> str | None:
 
 
 def rank_document(
-    worker: WorkerSettings, model: str, secret: str | None, rank: int, rendezvous: str | None
+    worker: WorkerSettings | VllmSettings,
+    model: str,
+    secret: str | None,
+    rank: int,
+    rendezvous: str | None,
 ) -> bytes:
     """Return what one rank of a worker reads; no `rendezvous` = it is the only one."""
     if rendezvous is not None:

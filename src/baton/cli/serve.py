@@ -11,13 +11,22 @@ import msgspec
 import typer
 
 from baton.cli import options as opt
+from baton.cli.engines import ENGINES
 from baton.cli.flags import Given, with_flags
 from baton.cli.processes import gateway_settings, names_of
 from baton.core.errors import ConfigError
 from baton.launch.settings import RaySettings
 from baton.ports.fabric_settings import FabricSettings
-from baton.ports.flag import MEMORY, ONE_OR_MORE, PROCESSES, Flag, NumberLimits, require_limits
-from baton.ports.written import path
+from baton.ports.flag import (
+    ENGINE,
+    MEMORY,
+    ONE_OR_MORE,
+    PROCESSES,
+    Flag,
+    NumberLimits,
+    require_limits,
+)
+from baton.ports.written import path, words
 from baton.shell.gateway_settings import GatewaySettings, Shared
 from baton.shell.settings import Role, WorkerSettings
 from baton.shell.threads import CpuShare, available_cores, divide, together, warning
@@ -39,6 +48,20 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["split", "unified"],
         Flag("split; or unified: one worker does both (the baseline).", PROCESSES),
     ] = "split"
+    engine: Annotated[
+        Literal["baton", "vllm"],
+        Flag("What computes: Baton itself, or vLLM with Baton's connector.", ENGINE),
+    ] = "baton"
+    vllm_args: Annotated[
+        tuple[str, ...],
+        Flag(
+            "With --engine vllm: more flags of 'vllm serve', e.g. '--block-size 32'.",
+            ENGINE,
+            read=words,
+            default="none",
+            metavar="FLAGS",
+        ),
+    ] = ()
     prefill_tp: Annotated[
         int | None,
         Flag("For prefill workers alone.", PROCESSES, default="--tp", limits=ONE_OR_MORE),
@@ -124,6 +147,7 @@ def serve(
 
     model = opt.one_model(model, model_path)
     service = given.make(ServeSettings)
+    ENGINES[service.engine].require(service, given)
     if service.on == "ray":
         from baton.cli.on_ray import serve_on_ray
 
@@ -136,7 +160,7 @@ def serve(
     directory = str(ensure(model))  # a fetched model has a directory only now
     gateways = tuple(msgspec.structs.replace(g, model=directory) for g in gateways)
     workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
-    raise typer.Exit(supervise(gateways, workers))
+    raise typer.Exit(supervise(gateways, workers, service))
 
 
 def plan(
@@ -228,7 +252,9 @@ def plan_workers(
     return tuple(planned)
 
 
-def supervise(gateways: Sequence[GatewaySettings], workers: Sequence[WorkerSettings]) -> int:
+def supervise(
+    gateways: Sequence[GatewaySettings], workers: Sequence[WorkerSettings], service: ServeSettings
+) -> int:
     """Run all processes until a signal; returns the exit code.
 
     The socket for clients is bound here and stays open while gateways start again.
@@ -239,11 +265,11 @@ def supervise(gateways: Sequence[GatewaySettings], workers: Sequence[WorkerSetti
     from baton.cli.child import program
     from baton.cli.narrate import Narrator, greeting, on_cores
     from baton.cli.ports import readiness_of
-    from baton.cli.preflight import require_startable
     from baton.shell.listener import BACKLOG, bound
     from baton.shell.supervisor import Event, Patience, Stopping, Supervisor
 
-    require_startable(workers)
+    engine = ENGINES[service.engine]
+    engine.require_startable(workers)
     slow = warning(
         [CpuShare(w.cores, w.threads * w.ranks_here) for w in workers], cores=len(available_cores())
     )
@@ -269,7 +295,7 @@ def supervise(gateways: Sequence[GatewaySettings], workers: Sequence[WorkerSetti
                 )
                 for g in gateways
             ),
-            *(program(w.name, w, ends=1) for w in workers),
+            *(program(w.name, engine.process(w, service), ends=1) for w in workers),
         ]
 
         def tell(event: Event) -> None:

@@ -72,9 +72,11 @@ class EngineClient:
         answers: called with what an engine says, as if its worker had said it
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, key: str | None = None) -> None:
+        """key: the API key that engines may ask for."""
         self.answers: Callable[[Boot, Said], None] = lambda boot, message: None
         self._model = model
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._urls: dict[Boot, str] = {}
         self._prefill: set[Boot] = set()
         self._tasks: dict[tuple[Boot, Key], asyncio.Task[None]] = {}
@@ -172,7 +174,9 @@ class EngineClient:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None), headers=self._headers
+            )
         return self._session
 
     # ---- one request ----------------------------------------------------------------------------

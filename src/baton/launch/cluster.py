@@ -32,7 +32,7 @@ FROM_START = {"max_restarts": -1, "max_concurrency": CALLS, "enable_task_events"
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """One worker: its ranks, and what each of them takes of a node."""
+    """One worker: its processes, and what each of them takes of a node."""
 
     name: str
     ranks: int

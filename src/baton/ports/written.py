@@ -7,6 +7,7 @@ message names both and says what to write.
 import json
 import os
 import re
+import shlex
 
 from baton.core.errors import ConfigError
 
@@ -44,6 +45,14 @@ def path(_flag: str, text: str) -> str:
 def names(_flag: str, text: str) -> tuple[str, ...]:
     """Return names that are separated by commas."""
     return tuple(name for name in text.split(",") if name)
+
+
+def words(flag: str, text: str) -> tuple[str, ...]:
+    """Return words that are written as in a shell."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"{flag} {text}: {error}; write it as in a shell") from error
 
 
 def numbers(flag: str, text: str) -> tuple[int, ...]:

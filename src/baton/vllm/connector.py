@@ -20,6 +20,7 @@ from baton.vllm.guest_link import SchedulerEnd
 from baton.vllm.identity import computation, weights_identity
 from baton.vllm.layout import placement, require_one_group, state_table
 from baton.vllm.memory import KVMemory, memory_of
+from baton.vllm.parent import end_with_parent
 from baton.vllm.rank_process import RankProcess, Served
 from baton.vllm.scheduler_side import SchedulerSide, StepNotes
 from baton.vllm.settings import settings_of
@@ -76,6 +77,7 @@ class BatonConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Take the memory of the KV cache, and start the rank."""
+        end_with_parent()
         config, cache = self._vllm_config, self._kv_cache_config
         first = next(iter(kv_caches.values()))
         self._memory = memory = memory_of(first)
@@ -155,6 +157,7 @@ class BatonConnector(KVConnectorBase_V1):
         self, metadata: dict[int, KVConnectorHandshakeMetadata]
     ) -> None:
         """Connect the scheduler with the leader."""
+        end_with_parent()
         first = metadata[0]
         assert isinstance(first, BatonHandshake)
         self._scheduler.connect(SchedulerEnd(first.address))

@@ -1,13 +1,9 @@
 """vLLM's engines with Baton's connector: `vllm serve` (docs/vllm.md)."""
 
-import json
-
 from baton.cli.deploy.kubernetes import layout
 from baton.cli.deploy.settings import TRIAL, DeploySettings, WorkerGroup
+from baton.cli.vllm_command import serve_arguments
 from baton.core.errors import ConfigError
-from baton.shell.settings import Role
-
-KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
 class VllmEngine:
@@ -39,24 +35,18 @@ class VllmEngine:
     def command(self, settings: DeploySettings, group: WorkerGroup, *, leader: bool) -> list[str]:
         name = layout.literal(settings.served_name)
         connector = {
-            "kv_connector": "BatonConnector",
-            "kv_connector_module_path": "baton.vllm.connector",
-            "kv_role": KV_ROLES[group.role],
-            "kv_connector_extra_config": {
-                "name": layout.POD_NAME,
-                "url": f"http://{layout.POD_IP}:{self.port}",
-                "gateways": layout.gateway_addresses(settings),
-                "bind": f"tcp://{layout.POD_IP}:*",
-                "host": layout.POD_IP,
-                "secret": layout.SECRET_FILE,
-                "served_model_name": name,
-            },
+            "name": layout.POD_NAME,
+            "url": f"http://{layout.POD_IP}:{self.port}",
+            "gateways": layout.gateway_addresses(settings),
+            "bind": f"tcp://{layout.POD_IP}:*",
+            "host": layout.POD_IP,
+            "secret": layout.SECRET_FILE,
+            "served_model_name": name,
         }
         flags = {
             "--served-model-name": name,
             "--port": str(self.port),
             "--tensor-parallel-size": str(group.tp),
-            "--kv-transfer-config": json.dumps(connector),
         }
         model = layout.literal(settings.model)
-        return ["vllm", "serve", model, *(f"{k}={v}" for k, v in flags.items())]
+        return ["vllm", *serve_arguments(model, flags, role=group.role, connector=connector)]
