@@ -5,7 +5,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from baton.adapters.clock import MonotonicClock
 from baton.adapters.fabrics import connect_and_wait
 from baton.adapters.memory import HostPool
 from baton.adapters.reads import OpenRead, Ranges
-from baton.adapters.tcp import TcpFabric, _Part, _TcpPeer, _Work
+from baton.adapters.tcp import TcpFabric, TcpMetadata, _Part, _TcpPeer, _Work
 from baton.adapters.tcp_door import PART_BYTES
 from baton.core.errors import FabricError
 from baton.core.ids import Boot, GroupName, Micros, Rank, RankId
@@ -28,12 +30,20 @@ SOURCE = RankId(Boot(7), Boot(7), Rank(0))
 class End:
     """One rank with one pool."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, boot: Boot, *, key: bytes = b"") -> None:
+        """key: told to readers."""
         self.pool = HostPool(POOL)
         self.woken = threading.Event()
         clock = MonotonicClock()
         self.fabric = TcpFabric(
-            boot, 0, self.woken.set, clock, host="127.0.0.1", key=b"", streams=STREAMS
+            boot,
+            0,
+            self.woken.set,
+            clock,
+            host="127.0.0.1",
+            key=key,
+            streams=STREAMS,
+            tells_key=bool(key),
         )
         exposures = {"tcp": self.fabric.expose({FULL: self.pool})}
         self.manifest = RankManifest(boot, Rank(0), 0, 0, (PoolView(FULL, 1, POOL),), exposures)
@@ -169,7 +179,11 @@ def test_the_last_stream_stays_and_finds_the_source_gone(
 def test_what_a_stream_gives_back_wakes_one_that_has_nothing_to_do(reader: End) -> None:
     """It may have been a second part asked for on a connection that was closed, and the source take
     no further one."""
-    peer, fabric, nothing = _TcpPeer(SOURCE, ("", 0), {}, ()), reader.fabric, np.zeros(0, np.int64)
+    peer, fabric, nothing = (
+        _TcpPeer(SOURCE, ("", 0), {}, (), b""),
+        reader.fabric,
+        np.zeros(0, np.int64),
+    )
     ranges = Ranges(nothing, nothing, nothing)
     idle = threading.Thread(target=fabric._wait, args=(peer,), daemon=True)
     idle.start()
@@ -179,3 +193,30 @@ def test_what_a_stream_gives_back_wakes_one_that_has_nothing_to_do(reader: End) 
     )
     idle.join(5)
     assert not idle.is_alive()
+
+
+def test_a_reader_uses_the_key_that_it_was_told_and_gets_in_with_no_other() -> None:
+    with (
+        closing(End(SOURCE.boot, key=b"s" * 32)) as source,
+        closing(End(Boot(8), key=b"r" * 32)) as reader,
+    ):
+        source.pool.array[:] = 7
+        connect_and_wait(reader.fabric, SOURCE, source.manifest)
+        assert reader.read().outcome is ReadOutcome.OK
+        assert (reader.pool.array == 7).all()
+    with (
+        closing(End(SOURCE.boot, key=b"s" * 32)) as source,
+        closing(End(Boot(8), key=b"r" * 32)) as reader,
+    ):
+        told = msgspec.msgpack.decode(source.manifest.exposures["tcp"], type=TcpMetadata)
+        untold = msgspec.msgpack.encode(msgspec.structs.replace(told, key=b""))
+        manifest = msgspec.structs.replace(source.manifest, exposures={"tcp": untold})
+        with pytest.raises(FabricError, match="another secret"):
+            connect_and_wait(reader.fabric, SOURCE, manifest)
+
+
+def test_a_source_with_the_secret_of_all_tells_no_key() -> None:
+    with closing(End(SOURCE.boot)) as source:
+        assert b"key" not in source.manifest.exposures["tcp"], (
+            "readers of before know no such field"
+        )

@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from baton.adapters.secret import engine_key, load_secret, new_secret
+from baton.adapters.secret import load_secret, new_secret
 from baton.cli import run_vllm
 from baton.cli.engines import VllmWorkers
 from baton.cli.main import run
@@ -92,7 +92,7 @@ def test_with_a_secret_an_engine_answers_its_gateways_alone(engines, started, tm
     new_secret(path)
     run_vllm.run_vllm(msgspec.structs.replace(engines[0], secret=str(path)))
     ((words, env),) = started
-    assert env["VLLM_API_KEY"] == engine_key(load_secret(path))
+    assert env["VLLM_API_KEY"] == load_secret(path).engine_key
     assert env["VLLM_API_KEY"] not in " ".join(words), "which every user of the machine sees"
 
 

@@ -14,7 +14,7 @@ from baton.adapters.zmq_control import ZmqControl
 
 def main(address: str, most: str, *secret: str) -> None:
     key = load_secret(Path(secret[0])) if secret else None
-    control = ZmqControl(bind=address, secret=key, max_frame_bytes=int(most))
+    control = ZmqControl(bind=address, keys=key, max_frame_bytes=int(most))
     print(control.bound_address, flush=True)
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)

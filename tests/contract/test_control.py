@@ -35,7 +35,7 @@ def make() -> Iterator[Callable[..., ZmqControl]]:
     made: list[ZmqControl] = []
 
     def one(bind: str | None = None, secret: Secret | None = None) -> ZmqControl:
-        made.append(ZmqControl(bind=bind, secret=secret, max_frame_bytes=MOST))
+        made.append(ZmqControl(bind=bind, keys=secret, max_frame_bytes=MOST))
         return made[-1]
 
     yield one
@@ -119,8 +119,8 @@ def test_c1_a_full_queue_says_so_and_never_blocks(make: Callable[..., ZmqControl
 FULL_AND_LEFT = """
 import sys, time
 from baton.adapters.zmq_control import ZmqControl
-listener = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=4096)
-dialler = ZmqControl(bind=None, secret=None, max_frame_bytes=4096)
+listener = ZmqControl(bind="tcp://127.0.0.1:0", keys=None, max_frame_bytes=4096)
+dialler = ZmqControl(bind=None, keys=None, max_frame_bytes=4096)
 link, heard = dialler.dial(listener.bound_address), []
 while not dialler.send(link, b"x"):
     time.sleep(0.01)
@@ -242,7 +242,7 @@ def test_c4_a_peer_with_a_higher_limit_gets_no_more_through(
 ) -> None:
     key = secret(tmp_path) if encrypted else None
     _, _, listener, _ = joined(make, key)
-    with contextlib.closing(ZmqControl(bind=None, secret=key, max_frame_bytes=2 * MOST)) as liberal:
+    with contextlib.closing(ZmqControl(bind=None, keys=key, max_frame_bytes=2 * MOST)) as liberal:
         link = liberal.dial(address(listener))
         for size in (MOST, MOST + 1, MOST - 1):
             until(lambda: liberal.send(link, bytes(size)), listener)  # noqa: B023
@@ -320,7 +320,7 @@ def test_c5_a_farewell_leaves_before_the_port_closes(make: Callable[..., ZmqCont
 def test_c6_off_loopback_a_secret_is_required(make: Callable[..., ZmqControl], where: str) -> None:
     before = held()
     with pytest.raises(ConfigError, match="--secret") as caught:
-        ZmqControl(bind=where, secret=None, max_frame_bytes=MOST)
+        ZmqControl(bind=where, keys=None, max_frame_bytes=MOST)
     assert where in str(caught.value)
     until(lambda: held() <= before)
     with pytest.raises(ConfigError, match="--secret"):
@@ -502,7 +502,7 @@ def test_a_port_that_is_taken_is_a_config_error_and_leaves_nothing(
     listener = make(LOOPBACK)
     before = held()
     with pytest.raises(ConfigError, match="cannot listen") as caught:
-        ZmqControl(bind=address(listener), secret=None, max_frame_bytes=MOST)
+        ZmqControl(bind=address(listener), keys=None, max_frame_bytes=MOST)
     assert address(listener) in str(caught.value)
     until(lambda: held() <= before)
 
@@ -558,7 +558,7 @@ from pathlib import Path
 how, where, *key = sys.argv[1:]
 secret = load_secret(Path(key[0])) if key else None
 bind = where if how == "listen" else None
-control = ZmqControl(bind=bind, secret=secret, max_frame_bytes=4096)
+control = ZmqControl(bind=bind, keys=secret, max_frame_bytes=4096)
 link = None if bind else control.dial(where)
 print(control.bound_address, flush=True)
 while link is not None and not control.send(link, b"hello"):

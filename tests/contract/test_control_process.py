@@ -84,7 +84,7 @@ def test_a_killed_listener_takes_its_frames_with_it_and_its_successor_is_reached
     key = load_secret(tmp_path / "secret") if encrypted else None
     words = (str(tmp_path / "secret"),) if encrypted else ()
     echo = start("tcp://127.0.0.1:*", *words)
-    control = ZmqControl(bind=None, secret=key, max_frame_bytes=MOST)
+    control = ZmqControl(bind=None, keys=key, max_frame_bytes=MOST)
     try:
         link = control.dial(echo.address)
         said_until_taken(control, link, b"0")
@@ -111,11 +111,11 @@ def test_a_killed_listener_takes_its_frames_with_it_and_its_successor_is_reached
 
 
 def test_a_killed_dialler_takes_its_link_with_it(tmp_path: Path) -> None:
-    listener = ZmqControl(bind=f"ipc://{tmp_path}/control", secret=None, max_frame_bytes=MOST)
+    listener = ZmqControl(bind=f"ipc://{tmp_path}/control", keys=None, max_frame_bytes=MOST)
     code = (
         "import sys, time\n"
         "from baton.adapters.zmq_control import ZmqControl\n"
-        f"control = ZmqControl(bind=None, secret=None, max_frame_bytes={MOST})\n"
+        f"control = ZmqControl(bind=None, keys=None, max_frame_bytes={MOST})\n"
         "link = control.dial(sys.argv[1])\n"
         "while not control.send(link, b'here'):\n"
         "    time.sleep(0.001)\n"
@@ -146,8 +146,8 @@ def test_what_was_handed_over_before_a_hang_up_leaves_even_if_the_other_end_is_s
     """More than the kernel's buffers hold, so that most of it is still queued here when the link is
     given up."""
     monkeypatch.setattr(zmq_control, "FAREWELL_MS", int(1000 * DEADLINE_S))
-    listener = ZmqControl(bind=f"ipc://{tmp_path}/control", secret=None, max_frame_bytes=1 << 20)
-    dialler = ZmqControl(bind=None, secret=None, max_frame_bytes=1 << 20)
+    listener = ZmqControl(bind=f"ipc://{tmp_path}/control", keys=None, max_frame_bytes=1 << 20)
+    dialler = ZmqControl(bind=None, keys=None, max_frame_bytes=1 << 20)
     try:
         link = dialler.dial(f"ipc://{tmp_path}/control")
         said_until_taken(dialler, link, b"first")

@@ -94,7 +94,7 @@ class Fleet:
         directory.mkdir(parents=True, exist_ok=True)
         self._clock, self.directory = MonotonicClock(), directory
         self._control = ZmqControl(
-            bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES
+            bind="tcp://127.0.0.1:0", keys=None, max_frame_bytes=MAX_FRAME_BYTES
         )
         boot = Boot(SystemEntropy().bits(64))
         self.front = Front(boot, FrontSettings())

@@ -59,7 +59,7 @@ def fuzz(count: int, seed: int) -> Report:
 def _as_member(
     found: Live, address: str, draw: Callable[[], bytes], share: int, report: Report
 ) -> None:
-    control = ZmqControl(bind=None, secret=found.secret, max_frame_bytes=MAX_FRAME_BYTES)
+    control = ZmqControl(bind=None, keys=found.secret, max_frame_bytes=MAX_FRAME_BYTES)
     try:
         link, until, sent = control.dial(address), time.monotonic() + CONNECT_S, 0
         while sent < share and time.monotonic() < until:

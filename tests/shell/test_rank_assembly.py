@@ -41,13 +41,13 @@ def seen_by(rank, **fields):
 @contextmanager
 def crew(*joins):
     """A leader's lines, and what turns the pumps of the others."""
-    control = ZmqControl(bind="tcp://127.0.0.1:0", secret=None, max_frame_bytes=MAX_FRAME_BYTES)
+    control = ZmqControl(bind="tcp://127.0.0.1:0", keys=None, max_frame_bytes=MAX_FRAME_BYTES)
     leader = Lines(Sessions(Boot(10), SessionLimits()), control, CLOCK)
     others = []
     for manifest in joins:
         line = Lines(
             Sessions(manifest.ranks[0].boot, SessionLimits()),
-            ZmqControl(bind=None, secret=None, max_frame_bytes=MAX_FRAME_BYTES),
+            ZmqControl(bind=None, keys=None, max_frame_bytes=MAX_FRAME_BYTES),
             CLOCK,
         )
         pump = RankPump(

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import structlog
 
+from baton.adapters.credentials import Credentials, DoorKey
 from baton.adapters.nixl_agent import PACKAGES
-from baton.adapters.secret import Secret, fabric_key
 from baton.adapters.shm_door import this_host
 from baton.core.errors import ConfigError, FabricError
 from baton.core.ids import Boot, GroupName, RankId
@@ -40,7 +40,11 @@ class FabricParts:
     wake: Callable[[], None]
     clock: Clock
     settings: FabricSettings
-    secret: Secret | None
+    keys: Credentials | None
+
+    @property
+    def door(self) -> DoorKey:
+        return self.keys.door if self.keys is not None else DoorKey(b"", told=False)
 
 
 Factory = Callable[[FabricParts], Fabric]
@@ -71,7 +75,11 @@ def _make_mooncake(p: FabricParts) -> Fabric:
     from baton.adapters.agent_fabric import AgentFabric
     from baton.adapters.mooncake import mooncake_engine
 
-    engine = mooncake_engine(p.settings, p.boot, p.rank, key=fabric_key(p.secret))
+    if p.door.told:
+        raise ConfigError(
+            "fabric mooncake needs one secret that all have; leave --members out, or take another"
+        )
+    engine = mooncake_engine(p.settings, p.boot, p.rank, key=p.door.key)
     return AgentFabric(engine, p.boot, p.rank, p.wake, p.clock)
 
 
@@ -84,7 +92,8 @@ def _make_tcp(p: FabricParts) -> Fabric:
         p.wake,
         p.clock,
         host=p.settings.host,
-        key=fabric_key(p.secret),
+        key=p.door.key,
+        tells_key=p.door.told,
         streams=p.settings.tcp.streams,
     )
 
@@ -118,14 +127,14 @@ def build(
     wake: Callable[[], None],
     clock: Clock,
     settings: FabricSettings = DEFAULTS,
-    secret: Secret | None = None,
+    keys: Credentials | None = None,
 ) -> Fabric:
     """Make a fabric by name. `wake` is called from its thread when `poll` has events.
 
     Raises:
         ConfigError: there is no such fabric, or it does not work on this machine
     """
-    return make(name, FabricParts(boot, rank, wake, clock, settings, secret))
+    return make(name, FabricParts(boot, rank, wake, clock, settings, keys))
 
 
 def make(name: str, parts: FabricParts) -> Fabric:

@@ -15,30 +15,47 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from baton.adapters.credentials import DoorKey, KeyPair
 from baton.core.errors import ConfigError
 
 MAX_CHARS = 4096  # most that is read of a secret file; a valid one has 65
 
 
-class KeyPair(msgspec.Struct, frozen=True):
-    """A CURVE key pair, z85-encoded."""
-
-    public: bytes
-    private: bytes
-
-    def __repr__(self) -> str:
-        return f"KeyPair({self.public!r}, ...)"  # the private key must not get into a log
-
-
 class Secret(msgspec.Struct, frozen=True):
-    """The keys of all listening and of all dialling sockets."""
+    """Implements Credentials: all members have the keys of all listening and dialling sockets."""
 
     server: KeyPair
     client: KeyPair
 
+    @property
+    def door(self) -> DoorKey:
+        made = blake2b(b"baton-fabric-1", key=self.server.private, digest_size=32)
+        return DoorKey(made.digest(), told=False)
+
+    @property
+    def engine_key(self) -> str:
+        return blake2b(b"baton-engine-1", key=self.server.private, digest_size=32).hexdigest()
+
+    def expects(self, address: str) -> bytes:
+        return self.server.public
+
+    def admits(self, public: bytes) -> bool:
+        return public == self.client.public
+
+    def announced(self, address: str) -> str:
+        return address
+
+    def changed(self) -> bool:
+        return False
+
 
 def new_secret(path: Path) -> None:
     """Write a new secret, readable only by its owner. Raises ConfigError if the file exists."""
+    write_private(path, draw_secret() + "\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file, readable only by its owner. Raises ConfigError if the file exists."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -46,7 +63,7 @@ def new_secret(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(fd, "w") as file:
-        file.write(draw_secret() + "\n")
+        file.write(text)
 
 
 def draw_secret() -> str:
@@ -60,15 +77,7 @@ def load_secret(path: Path) -> Secret:
     Raises:
         ConfigError: the file is missing, readable by others, or not 64 hex digits
     """
-    try:
-        with path.open(encoding="ascii") as file:
-            found = os.fstat(file.fileno())
-            text = file.read(MAX_CHARS).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the secret {path}: {error}") from error
-    mode = stat.S_IMODE(found.st_mode)
-    if too_open(mode, owner=found.st_uid, reader=os.geteuid()):
-        raise ConfigError(f"the secret {path} has mode {mode:o}; make it 600: chmod 600 {path}")
+    text = read_private(path, "secret")
     try:
         seed = bytes.fromhex(text)
     except ValueError as error:
@@ -80,6 +89,24 @@ def load_secret(path: Path) -> Secret:
             f"the secret {path} has {len(seed)} bytes, not 32; make one with: baton secret new FILE"
         )
     return Secret(_derive(seed, b"server"), _derive(seed, b"client"))
+
+
+def read_private(path: Path, what: str) -> str:
+    """Read a short text that nobody else may read.
+
+    Raises:
+        ConfigError: the file is missing, or readable by others
+    """
+    try:
+        with path.open(encoding="ascii") as file:
+            found = os.fstat(file.fileno())
+            text = file.read(MAX_CHARS).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error}") from error
+    mode = stat.S_IMODE(found.st_mode)
+    if too_open(mode, owner=found.st_uid, reader=os.geteuid()):
+        raise ConfigError(f"the {what} {path} has mode {mode:o}; make it 600: chmod 600 {path}")
+    return text
 
 
 def too_open(mode: int, *, owner: int, reader: int) -> bool:
@@ -95,20 +122,6 @@ def too_open(mode: int, *, owner: int, reader: int) -> bool:
     """
     lent = owner == 0 and reader != 0
     return bool(mode & ~(stat.S_IRWXU | (stat.S_IRGRP if lent else 0)))
-
-
-def fabric_key(secret: Secret | None) -> bytes:
-    """Return the 32-byte key by which fabrics prove membership; b"" without a secret."""
-    return (
-        b""
-        if secret is None
-        else blake2b(b"baton-fabric-1", key=secret.server.private, digest_size=32).digest()
-    )
-
-
-def engine_key(secret: Secret) -> str:
-    """Return the API key of engines that members of the cluster start for its gateways."""
-    return blake2b(b"baton-engine-1", key=secret.server.private, digest_size=32).hexdigest()
 
 
 def _derive(seed: bytes, what: bytes) -> KeyPair:

@@ -53,14 +53,16 @@ _OFFSET = (1 << POOL_BITS) - 1
 Line = tuple[socket.socket, Keys]
 
 
-class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The metadata that a reader needs: where we listen, and the order of our pools."""
+class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The metadata that a reader needs: where we listen, the order of our pools, and the key, unless
+    readers have it themselves."""
 
     host: str
     port: int
     boot: Boot
     rank: int
     pools: tuple[tuple[GroupName, int], ...]
+    key: bytes = b""
 
 
 class _Stopped(Exception):
@@ -90,6 +92,7 @@ class _TcpPeer:
     address: tuple[str, int]
     regions: dict[GroupName, Region]
     views: tuple[tuple[GroupName, int], ...]
+    key: bytes
     # not requested yet; guarded by the lock of the open reads
     parts: deque[_Part] = field(default_factory=deque)
     look_again: Micros = field(default=Micros(0))
@@ -104,7 +107,8 @@ class TcpFabric:
 
     Args:
         host: our address for peers, on which we listen; off loopback a `key` is required
-        key: shared by all ranks of a cluster; b"" = no authentication
+        key: by which readers show that they may read; b"" = no authentication
+        tells_key: readers learn the key with what we expose; else all ranks have the same
         streams: connections to each peer
 
     Raises:
@@ -121,10 +125,12 @@ class TcpFabric:
         host: str,
         key: bytes,
         streams: int,
+        tells_key: bool = False,
     ) -> None:
         require_loopback_or_key(host, key)
         self._boot, self._rank, self._clock = boot, rank, clock
         self._host, self._key, self._streams = host, key, streams
+        self._told = key if tells_key else b""
         self._reads = OpenReads(wake)
         self._source: TcpSource | None = None
         self._pools: list[memoryview] = []
@@ -165,7 +171,7 @@ class TcpFabric:
         self._source = TcpSource(self._host, self._boot, self._rank, served, key=self._key)
         sizes = tuple((group, view.nbytes) for group, view in served)
         return msgspec.msgpack.encode(
-            TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes)
+            TcpMetadata(self._host, self._source.port, self._boot, self._rank, sizes, self._told)
         )
 
     def connect(self, peer: RankId, manifest: RankManifest) -> None:
@@ -245,7 +251,7 @@ class TcpFabric:
             regions = {
                 group: Region(i << POOL_BITS, nbytes) for i, (group, nbytes) in enumerate(e.pools)
             }
-            found = _TcpPeer(peer, (e.host, e.port), regions, e.pools)
+            found = _TcpPeer(peer, (e.host, e.port), regions, e.pools, e.key or self._key)
             lines.append(self._dial(found))
             return found
 
@@ -364,7 +370,7 @@ class TcpFabric:
         ]
 
     def _dial(self, peer: _TcpPeer) -> Line:
-        sock, keys, welcome = dial(peer.address, peer.id.boot, peer.id.rank, key=self._key)
+        sock, keys, welcome = dial(peer.address, peer.id.boot, peer.id.rank, key=peer.key)
         if welcome.pools != peer.views:
             sock.close()
             raise FabricError(f"pools {welcome.pools}, the manifest says {peer.views}")

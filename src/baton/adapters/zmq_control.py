@@ -15,9 +15,9 @@ from itertools import count
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
-from zmq.utils.z85 import decode as z85_decode
+from zmq.utils.z85 import encode as z85_encode
 
-from baton.adapters.secret import Secret
+from baton.adapters.credentials import Credentials, bare
 from baton.adapters.zmq_handshakes import (
     EVENTS,
     DialledHandshakes,
@@ -50,7 +50,7 @@ def is_loopback(address: str) -> bool:
     Raises:
         ConfigError: the address is neither tcp://HOST:PORT nor ipc://PATH
     """
-    found = ADDRESS.fullmatch(address)
+    found = ADDRESS.fullmatch(bare(address))
     if found is None:
         raise ConfigError(
             f"control address {address!r} is not of the form tcp://HOST:PORT "
@@ -67,9 +67,9 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def require_secret(address: str, secret: Secret | None) -> None:
-    """Raise ConfigError for an address off loopback without a secret (C6), or an invalid one."""
-    if not is_loopback(address) and secret is None:
+def require_secret(address: str, keys: Credentials | None) -> None:
+    """Raise ConfigError for an address off loopback without keys (C6), or an invalid one."""
+    if not is_loopback(address) and keys is None:
         raise ConfigError(
             f"control address {address} is not on loopback; give --secret FILE (baton secret "
             "new FILE) or a 127.0.0.1 address"
@@ -79,10 +79,10 @@ def require_secret(address: str, secret: Secret | None) -> None:
 class ZmqControl:
     """Implements ports.control.Control."""
 
-    def __init__(self, *, bind: str | None, secret: Secret | None, max_frame_bytes: int) -> None:
+    def __init__(self, *, bind: str | None, keys: Credentials | None, max_frame_bytes: int) -> None:
         if bind is not None:
-            require_secret(bind, secret)  # checked before anything has to be freed
-        self._secret, self._max = secret, max_frame_bytes
+            require_secret(bind, keys)  # checked before anything has to be freed
+        self._keys, self._max = keys, max_frame_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._poll, self._breaks = select.epoll(), select.epoll()
@@ -95,23 +95,27 @@ class ZmqControl:
         self._dealers: dict[Link, zmq.Socket[bytes]] = {}
         # by descriptor: what tells of connections, and of which link; None = the router
         self._monitors: dict[int, tuple[zmq.Socket[bytes], Link | None]] = {}
-        self._told, self._heard = Told(), HeardHandshakes(keyed=secret is not None)
+        self._told, self._heard = Told(), HeardHandshakes(keyed=keys is not None)
         self._dialled: dict[Link, DialledHandshakes] = {}
         self._ended: list[Link] = []  # dialled links whose connection has ended
         self._missed = self._probes = 0  # connections that have ended, we do not know which yet
         self._identities: OrderedDict[bytes, Link] = OrderedDict()  # least recently used first
         self._by_link: dict[Link, bytes] = {}
+        # by link: the key that its other end has shown, or that we ask of it
+        self._shown: dict[Link, bytes] = {}
+        self._asked: dict[Link, bytes | None] = {}
         self._closed = False
         self._router: zmq.Socket[bytes] | None = None
-        self._zap = self._listen_zap() if secret is not None else None
+        self._zap = self._listen_zap() if keys is not None else None
         self._router = self._listen(bind) if bind is not None else None
 
     @property
     def bound_address(self) -> str | None:
         """The address that others can dial, with the real port in place of port 0."""
-        return (
-            self._router.getsockopt_string(zmq.LAST_ENDPOINT) if self._router is not None else None
-        )
+        if self._router is None:
+            return None
+        address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self._keys.announced(address) if self._keys is not None else address
 
     def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -121,7 +125,7 @@ class ZmqControl:
             (zmq.IMMEDIATE, 1),
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
-            (zmq.MAXMSGSIZE, self._max + (CURVE_BYTES if self._secret is not None else 0)),
+            (zmq.MAXMSGSIZE, self._max + (CURVE_BYTES if self._keys is not None else 0)),
             # TCP keepalive instead of ZeroMQ's heartbeats: with heartbeats, libzmq 4.3.5 aborts the
             # process if a connection ends while its receive queue is full (zeromq/libzmq issues
             # 3937 and 4767).
@@ -140,10 +144,10 @@ class ZmqControl:
     def _listen(self, bind: str) -> zmq.Socket[bytes]:
         socket = self._socket(zmq.ROUTER, bind)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        if self._secret is not None:
+        if self._keys is not None:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.server.private)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._secret.server.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.server.private)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.server.public)
             socket.setsockopt_string(zmq.ZAP_DOMAIN, "baton")
         try:
             socket.bind(bind)
@@ -176,26 +180,30 @@ class ZmqControl:
     # ---- port -----------------------------------------------------------------------------------
 
     def dial(self, address: str) -> Link:
-        """Dial an address. Raises ConfigError off loopback
-        without a secret, or for an invalid address."""
-        require_secret(address, self._secret)
+        """Dial an address. Raises ConfigError off loopback without keys, for an invalid address, or
+        if whoever listens there is no member."""
+        require_secret(address, self._keys)
+        if self._keys is not None and self._keys.expects(address) is None:
+            raise ConfigError(f"{address}: whoever listens there is not in --members")
         link = Link(next(self._names))
         self._open_dealer(link, address)
         return link
 
     def _open_dealer(self, link: Link, address: str) -> None:
         socket = self._socket(zmq.DEALER, address)
-        if self._secret is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, self._secret.server.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret.client.private)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._secret.client.public)
+        if self._keys is not None:
+            theirs = self._asked[link] = self._keys.expects(address)
+            # who is no member any more is dialled in vain, as nobody else has our own key
+            socket.setsockopt(zmq.CURVE_SERVERKEY, theirs or self._keys.client.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.client.private)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.client.public)
         self._dealers[link] = socket
-        keyed = self._secret is not None
+        keyed = self._keys is not None
         self._dialled[link] = DialledHandshakes(address, self._told, keyed=keyed)
         self._poll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
         self._monitor(socket, link)  # before it connects, so that nothing is missed
         try:
-            socket.connect(address)
+            socket.connect(bare(address))
         except zmq.ZMQError as error:
             self._close_dealer(link)
             raise ConfigError(f"cannot dial control address {address}: {error.strerror}") from error
@@ -203,6 +211,7 @@ class ZmqControl:
     def _close_dealer(self, link: Link) -> None:
         socket = self._dealers.pop(link)
         del self._dialled[link]
+        self._asked.pop(link, None)
         self._poll.unregister(int(socket.getsockopt(zmq.FD)))
         number = next(n for n, (_, of) in self._monitors.items() if of == link)
         self._breaks.unregister(number)
@@ -211,14 +220,17 @@ class ZmqControl:
         monitor.close(0)
         socket.close()
 
+    def _reopen_dealer(self, link: Link) -> None:
+        address = self._dialled[link].address
+        self._close_dealer(link)
+        self._open_dealer(link, address)
+
     def send(self, link: Link, frame: bytes) -> bool:
         if self._closed or len(frame) > self._max:
             return False
         if link in self._dealers:
             if self._dialled[link].given_up:  # frames come seldom as long as nobody answers
-                address = self._dialled[link].address
-                self._close_dealer(link)
-                self._open_dealer(link, address)
+                self._reopen_dealer(link)
             return self._put(self._dealers[link], frame)
         if link in self._by_link and self._router is not None:
             return self._put(self._router, self._by_link[link], frame)
@@ -236,6 +248,35 @@ class ZmqControl:
             if int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._kick_receive()
 
+    def _take_shown(self, router: "zmq.Socket[bytes]") -> Iterator[tuple[Link, bytes]]:
+        """Yield the frames of members, with their links."""
+        assert self._keys is not None
+        for _ in range(MAX_FRAMES):
+            try:
+                parts = router.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return
+            if len(parts) != 2:
+                continue
+            identity, shown = parts[0].bytes, str(parts[1].get("User-Id")).encode()
+            if identity not in self._identities and not self._keys.admits(shown):
+                continue  # its link was hung up when it left the members
+            link = self._link_of(identity)
+            self._shown[link] = shown
+            yield link, parts[1].bytes
+        self._kick_receive()
+
+    def _revoke(self, keys: Credentials) -> None:
+        """End the links of those who are no members any more, and dial anew whose key is another."""
+        for link, shown in list(self._shown.items()):
+            if not keys.admits(shown):
+                self.hang_up(link)
+                self._ended.append(link)
+        for link, dialled in list(self._dialled.items()):
+            if keys.expects(dialled.address) != self._asked[link]:
+                self._reopen_dealer(link)
+                self._ended.append(link)
+
     def _kick_receive(self) -> None:
         if not self._kicked:
             self._kicked = True
@@ -252,13 +293,17 @@ class ZmqControl:
         self._watch()
         if self._zap is not None:
             self._answer_zap(self._zap)
+        if self._keys is not None and self._keys.changed():
+            self._revoke(self._keys)
         frames: list[tuple[Link, bytes]] = []
-        if self._router is not None:
+        if self._router is not None and self._keys is None:
             frames += [
                 (self._link_of(parts[0]), parts[1])
                 for parts in self._take(self._router)
                 if len(parts) == 2
             ]
+        elif self._router is not None:
+            frames += self._take_shown(self._router)
         for link, socket in self._dealers.items():
             frames += [(link, parts[0]) for parts in self._take(socket) if len(parts) == 1]
         return frames
@@ -323,6 +368,7 @@ class ZmqControl:
         if link in self._dealers:
             self._close_dealer(link)
         identity = self._by_link.pop(link, None)
+        self._shown.pop(link, None)
         if identity is not None:
             del self._identities[identity]
 
@@ -352,19 +398,20 @@ class ZmqControl:
             if len(self._identities) > MAX_LINKS:
                 _, oldest = self._identities.popitem(last=False)
                 del self._by_link[oldest]
+                self._shown.pop(oldest, None)
         else:
             self._identities.move_to_end(identity)
         return link
 
     def _answer_zap(self, socket: zmq.Socket[bytes]) -> None:
-        """Accept only links whose client key is the cluster's (ZeroMQ RFC 27)."""
-        assert self._secret is not None
-        allowed = z85_decode(self._secret.client.public)
+        """Accept only links of members (ZeroMQ RFC 27). Their frames then name the key."""
+        assert self._keys is not None
         while (parts := _next(socket)) is not None:
             version, request, _domain, _address, _identity, mechanism, *credentials = parts
-            good = mechanism == b"CURVE" and credentials == [allowed]
+            shown = z85_encode(credentials[0]) if mechanism == b"CURVE" else b""
+            good = mechanism == b"CURVE" and self._keys.admits(shown)
             code, text = (b"200", b"OK") if good else (b"400", b"not a member")
-            socket.send_multipart((version, request, code, text, b"member" if good else b"", b""))
+            socket.send_multipart((version, request, code, text, shown if good else b"", b""))
 
 
 def _next(socket: "zmq.Socket[bytes]") -> list[bytes] | None:

@@ -13,9 +13,9 @@ import structlog
 import uvloop
 
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.credentials import load_credentials
 from baton.adapters.descriptors import LEAST_FILES, raise_limit
 from baton.adapters.entropy import SystemEntropy
-from baton.adapters.secret import engine_key, load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
 from baton.cli.record import Recording, recording
@@ -76,16 +76,20 @@ def run_gateway(settings: GatewaySettings) -> None:
         describes_itself=not settings.disable_fastapi_docs,
     )
     tls = server_context(settings.tls)
-    secret = load_secret(Path(settings.secret)) if settings.secret else None
+    credentials = load_credentials(settings.secret, settings.members)
     socket = (
         bound(settings.host, settings.port)
         if settings.shared is None
         else inherited(settings.shared.listener)
     )
     with contextlib.closing(socket):
-        control = ZmqControl(bind=settings.control, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
+        control = ZmqControl(
+            bind=settings.control, keys=credentials, max_frame_bytes=MAX_FRAME_BYTES
+        )
         with contextlib.closing(control):
-            engines = EngineClient(http.model, None if secret is None else engine_key(secret))
+            engines = EngineClient(
+                http.model, credentials.engine_key if credentials is not None else None
+            )
             uvloop.run(_run(settings, http, tokenizer, control, engines, socket, tls))
 
 

@@ -13,10 +13,10 @@ import structlog
 
 from baton.adapters import fabrics
 from baton.adapters.clock import MonotonicClock
+from baton.adapters.credentials import Credentials, load_credentials
 from baton.adapters.entropy import SystemEntropy
 from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool, available_bytes, require_memory
-from baton.adapters.secret import Secret, load_secret
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.host_share import automatic
 from baton.cli.kernel_cache import compiled
@@ -55,12 +55,12 @@ log = structlog.get_logger()
 COLLECTIVE_S = 300.0  # the session or the supervisor notices a lost rank long before
 SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F16}
 MakeFabric = Callable[[str, fabrics.FabricParts], Fabric]
-MakeControl = Callable[[str | None, Secret | None], Control]
+MakeControl = Callable[[str | None, Credentials | None], Control]
 MakeCrew = Callable[[Mapping[int, WorkerSettings]], Crew]
 
 
-def _make_control(bind: str | None, secret: Secret | None) -> Control:
-    return ZmqControl(bind=bind, secret=secret, max_frame_bytes=MAX_FRAME_BYTES)
+def _make_control(bind: str | None, keys: Credentials | None) -> Control:
+    return ZmqControl(bind=bind, keys=keys, max_frame_bytes=MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Station:
         self.wake, self.clock, self.boot = Wake(), ports.clock(), Boot(ports.entropy().bits(64))
         self.plans, self.record = Plans(), recording(settings.record, name=self.name)
         structlog.contextvars.bind_contextvars(worker=self.name)
-        self.secret = load_secret(Path(settings.secret)) if settings.secret else None
-        self.control = ports.control(bind, self.secret)
+        self.keys = load_credentials(settings.secret, settings.members)
+        self.control = ports.control(bind, self.keys)
         self.lines = Lines(Sessions(self.boot, SessionLimits()), self.control, self.clock)
         self.narration = Narration()
 
@@ -129,7 +129,7 @@ class RankResources:
             station.wake,
             station.clock,
             settings.fabric_settings,
-            station.secret,
+            station.keys,
         )
         allowed = fabrics.guarded(settings.fabrics, settings.fabric_settings)
         made = {n: ports.fabric(n, parts) for n in fabrics.usable(allowed)}

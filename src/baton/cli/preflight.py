@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from baton.adapters.credentials import load_credentials
 from baton.adapters.directory import is_named
 from baton.adapters.fabrics import require_fabric
 from baton.adapters.memory import available_bytes
-from baton.adapters.secret import load_secret
 from baton.adapters.tcp_door import require_loopback_or_key
 from baton.adapters.zmq_control import require_secret
 from baton.cli.sizes import show_size
@@ -32,8 +32,8 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
     checkpoint = Checkpoint.open(Path(workers[0].model))
     for name in sorted({w.fabrics[0] for w in workers if len(w.fabrics) == 1}):
         require_fabric(name)
-    for secret in sorted({w.secret for w in workers if w.secret is not None}):
-        load_secret(Path(secret))
+    for secret, members in {(w.secret, w.members) for w in workers}:
+        load_credentials(secret, members)
     for worker in workers:
         if worker.secret is None:
             _require_loopback(worker)

@@ -73,7 +73,7 @@ def arguments(settings: VllmSettings, *, port: int) -> Sequence[str]:
 
 def environment(settings: VllmSettings) -> dict[str, str]:
     """Return the environment of the engine. Raises ConfigError if the secret cannot be read."""
-    from baton.adapters.secret import engine_key, load_secret
+    from baton.adapters.secret import load_secret
 
     cores = "|".join(",".join(map(str, rank)) for rank in settings.cores)
     ours = {
@@ -82,5 +82,5 @@ def environment(settings: VllmSettings) -> dict[str, str]:
     }
     found = {**ours, **os.environ}
     if settings.secret is not None:
-        found["VLLM_API_KEY"] = engine_key(load_secret(Path(settings.secret)))
+        found["VLLM_API_KEY"] = load_secret(Path(settings.secret)).engine_key
     return found

@@ -25,6 +25,28 @@ def new(
     typer.echo(f"wrote {file}; copy it to every machine of the service and name it with --secret")
 
 
+@app.command("identity")
+def identity(
+    name: Annotated[str, typer.Argument(help="Of the process; gateways share the name 'gateway'.")],
+    members: Annotated[
+        Path, typer.Option(help="File with the public keys of all; the new one is added.")
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Where to write it; must not exist yet.  [default: NAME.key]"),
+    ] = None,
+) -> None:
+    """Draw an identity for one process, which can be revoked, instead of one secret for all."""
+    from baton.adapters.identity import new_identity
+
+    written = file if file is not None else Path(f"{name}.key")
+    new_identity(name, written, members)
+    typer.echo(
+        f"wrote {written}, for --secret of this process alone, and its public key to {members}, "
+        "for --members of every process; to revoke it, take its line out"
+    )
+
+
 @app.command("api-key")
 def api_key(
     name: Annotated[

@@ -98,9 +98,21 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     secret: Annotated[
         str | None,
         Flag(
-            "File made by 'baton secret new'; encrypts control, required off loopback.",
+            "File made by 'baton secret new', or an identity of 'baton secret identity'; encrypts "
+            "control, required off loopback.",
             PROCESSES,
             read=path,
+        ),
+    ] = None
+    members: Annotated[
+        str | None,
+        Flag(
+            "File with the public keys of all processes, where --secret is an identity; read again "
+            "when it changes.",
+            PROCESSES,
+            read=path,
+            metavar="FILE",
+            by_hand=True,
         ),
     ] = None
     log_level: Annotated[

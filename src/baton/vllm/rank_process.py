@@ -141,7 +141,7 @@ class RankProcess:
         self._fabrics = fabrics.keep_reaching(made, self.engine.pools)
         self.link = LeaderEnd() if served.rank == 0 else None
         self._control = ZmqControl(
-            bind=settings.bind, secret=self._secret, max_frame_bytes=MAX_FRAME_BYTES
+            bind=settings.bind, keys=self._secret, max_frame_bytes=MAX_FRAME_BYTES
         )
         self._lines = Lines(Sessions(self._boot, SessionLimits()), self._control, self._clock)
         self._settings, self._served = settings, served
