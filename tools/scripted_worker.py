@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path)
     args = parser.parse_args()
     clock, boot = MonotonicClock(), Boot(SystemEntropy().bits(64))
-    control = ZmqControl(bind=None, secret=None, max_frame_bytes=MAX_FRAME_BYTES)
+    control = ZmqControl(bind=None, keys=None, max_frame_bytes=MAX_FRAME_BYTES)
     sessions = Sessions(boot, SessionLimits())
     lines = Lines(sessions, control, clock)
     script = Script(

@@ -280,7 +280,9 @@ def lose_a_session(service: Ordered, *, last: bool) -> None:
     assert case.answer() == case.expected
     assert len(case.planted()) == 1
     assert SILENCE_S - 1 < case.took_s < SILENCE_S + 3
-    lost = [by_silence(case, side) for side in ("prefill", "decode")]
+    sides = ("prefill", "decode")
+    wait_for(lambda: all(by_silence(case, s) for s in sides), seconds=10, why="both have said so")
+    lost = [by_silence(case, side) for side in sides]
     assert all(len(lines) == 1 for lines in lost)
     assert any("silent for 3.0 s" in line for lines in lost for line in lines)
     assert case.failed("code=worker_lost")
