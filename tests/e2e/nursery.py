@@ -39,6 +39,7 @@ from baton.shell.settings import WorkerSettings
 from baton.wire.codec import decode, encode
 
 START_S = 120.0
+STACKS_S = 0.5  # for the stacks of a process that does not end
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -104,12 +105,14 @@ class Ranks:
                     signal.pidfd_send_signal(fd, number)
 
     def close(self) -> None:
-        """See Crew. One that has to be killed is an error."""
+        """See Crew. One that has to be killed is an error; its log has its stacks then."""
         slow = []
         until = time.monotonic() + 10
         for name, fd in self._pidfds.items():
             if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
                 slow.append(name)
+                signal.pidfd_send_signal(fd, signal.SIGQUIT)
+                select.select([fd], [], [], STACKS_S)
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
             os.close(fd)
         self._pidfds.clear()
@@ -152,7 +155,10 @@ def _live(address: str, birth: Birth, nursery: int) -> None:
     code = 1
     try:
         from baton.cli import compose_worker
+        from baton.cli.ending import answer_quit
         from baton.cli.logs import configure
+
+        answer_quit()
 
         def crew(settings: Mapping[int, WorkerSettings]) -> Ranks:
             return Ranks(
