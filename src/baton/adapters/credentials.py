@@ -37,23 +37,27 @@ class DoorKey(NamedTuple):
 
 
 class Credentials(Protocol):
-    """The keys of one process.
-
-    Attributes:
-        server: of its listening socket
-        client: of its dialling sockets
-        door: of its fabrics
-        engine_key: the API key of engines that the cluster starts; None = they have none
-    """
+    """The keys of one process."""
 
     @property
-    def server(self) -> KeyPair: ...
+    def server(self) -> KeyPair:
+        """The pair of its listening socket."""
+        ...
+
     @property
-    def client(self) -> KeyPair: ...
+    def client(self) -> KeyPair:
+        """The pair of its dialling sockets."""
+        ...
+
     @property
-    def door(self) -> DoorKey: ...
+    def door(self) -> DoorKey:
+        """The key of its fabrics."""
+        ...
+
     @property
-    def engine_key(self) -> str | None: ...
+    def engine_key(self) -> str | None:
+        """The API key of engines that the cluster starts; None = they have none."""
+        ...
 
     def expects(self, address: str) -> bytes | None:
         """Return the public key, z85-encoded, of whoever may listen at an address; None: nobody."""

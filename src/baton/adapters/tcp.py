@@ -54,8 +54,8 @@ Line = tuple[socket.socket, Keys]
 
 
 class TcpMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The metadata that a reader needs: where we listen, the order of our pools, and the key, unless
-    readers have it themselves."""
+    """The metadata that a reader needs: where we listen, the order of our pools, and the key, if
+    readers do not have it themselves."""
 
     host: str
     port: int

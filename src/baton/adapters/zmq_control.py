@@ -267,7 +267,7 @@ class ZmqControl:
         self._kick_receive()
 
     def _revoke(self, keys: Credentials) -> None:
-        """End the links of those who are no members any more, and dial anew whose key is another."""
+        """End the links of those who are no members any more; dial anew whose key has changed."""
         for link, shown in list(self._shown.items()):
             if not keys.admits(shown):
                 self.hang_up(link)
@@ -330,7 +330,7 @@ class ZmqControl:
         if self._closed:
             return []
         self._watch()
-        found, self._ended = self._ended, []
+        found, self._ended = list(dict.fromkeys(self._ended)), []
         if self._missed and self._router is not None:
             gone = self._unreachable(self._router)
             self._probes -= 1
