@@ -269,9 +269,9 @@ def test_last_offers_that_never_come_are_a_typed_error_in_time(service: Ordered)
 
 
 def by_silence(case: Case, side: str) -> list[str]:
-    """What it logged of a session that was silent: who is second to find it so may hear of the next
-    one before."""
-    whys = ("silent for 3.0 s", "it opened the next session")
+    """What it logged of a session that was silent: who is second to find it so may hear before that
+    the first one has hung up, or of the next session."""
+    whys = ("silent for 3.0 s", "its connection has ended", "it opened the next session")
     return [line for why in whys for line in case.lines(side, "event=peer_lost", why)]
 
 
