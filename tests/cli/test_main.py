@@ -129,6 +129,7 @@ GATEWAY = "--gateway=tcp://127.0.0.1:1"
         (["gateway", "/no/such/directory"], ["/no/such/directory"]),
         (["models", "pull", "gpt-5"], ["gpt-5", "smollm2"]),
         (["secret", "new", "/no/such/place/secret"], ["/no/such/place/secret"]),
+        (["secret", "identity", "two words", "--members", "/no/such/place"], ["'two words'"]),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(argv, words, capsys):

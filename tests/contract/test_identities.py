@@ -14,6 +14,7 @@ from baton.adapters.credentials import bare, load_credentials
 from baton.adapters.identity import Identity, load_identity, new_identity
 from baton.adapters.secret import new_secret
 from baton.adapters.zmq_control import ZmqControl
+from baton.cli.main import run
 from baton.core.errors import ConfigError
 
 MOST = 4096
@@ -253,10 +254,23 @@ def files(house: House, tmp_path: Path) -> Callable[[str | None], str | None]:
 def test_secret_and_members_must_fit_together(files: Callable[..., str | None]) -> None:
     for secret, members, why in (
         (None, "members", "with --secret"),
-        ("identity", None, "by --members"),
+        ("identity", None, "with --members"),
         ("secret", "members", "is none"),
     ):
         with pytest.raises(ConfigError, match=why):
             load_credentials(files(secret), files(members))
     assert load_credentials(None, None) is None
     assert isinstance(load_credentials(files("identity"), files("members")), Identity)
+
+
+def test_the_command_writes_what_a_process_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gateway", "decode-0"):
+        assert run(["secret", "identity", name, "--members", "members"]) == 0
+    assert load_identity(Path("decode-0.key"), Path("members")).name == "decode-0"
+    assert (
+        run(["secret", "identity", "decode-0", "--members", "members", "--file", "more.key"]) == 2
+    )
+    assert not Path("more.key").exists(), "nothing is left of a refused one"

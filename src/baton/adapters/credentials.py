@@ -98,7 +98,8 @@ def load_credentials(secret: str | None, members: str | None) -> Credentials | N
     identity = is_identity(Path(secret))
     if identity and members is None:
         raise ConfigError(
-            f"--secret {secret} is an identity: name the file with all members by --members"
+            f"--secret {secret} is an identity, which baton worker and baton gateway take, with "
+            "--members FILE; elsewhere give a secret (baton secret new FILE)"
         )
     if members is not None and not identity:
         raise ConfigError(

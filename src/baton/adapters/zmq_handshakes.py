@@ -25,7 +25,9 @@ SAY_AGAIN_S = 30.0  # an address is not said again for as long
 MOST_SAID = 16  # addresses said in this time: strangers must not fill the log
 UNSURE = 3  # failures without a reason before anything is said
 UNKNOWN = 10  # failures without an address before that is said
-REMEDY = "start both with the same --secret FILE"
+REMEDY = (
+    "start both with the same --secret FILE; of identities, each must be in --members of the other"
+)
 EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_ACCEPTED
