@@ -63,8 +63,9 @@ OTHER_WEIGHTS = "cd" * 16
 MADE_US = 5_500_000
 # after healing; old copies of a dead peer's frames can delay the end of its session
 PAIRED_US = OLD_US + MADE_US
+SERVED_US = 2_000_000
 # by then every request has ended, long before its own deadline would end it
-END_US = PAIRED_US + 2_000_000
+END_US = PAIRED_US + SERVED_US
 PROBE_US = 1_000_000  # too short for a handoff that stalls and is tried again
 REST_US = 1_000_000
 HASHED_US = 500_000  # until the hashes of cached pages have ended, if nothing delays them
@@ -413,7 +414,7 @@ class World:
         self._advance(self.heap.now + self.draw.hostile_ms * 1000)
         self._heal()
         healed = self.heap.now
-        self._until_ended(healed + END_US + self.alone_us * self.draw.requests)
+        self._until_served(healed)
         if not self.draw.clean:  # peers that were silent before may be given up until now
             self._advance(max(self.heap.now, healed + self.limits.silence + 100_000))
         # A hang is a fault until its worker has ended, which may be later than that; the judge of
@@ -428,6 +429,18 @@ class World:
             self._rest()
         if self.tape.chance(0.1, "the pools are cleared"):
             self._clear()
+
+    def _until_served(self, healed: int) -> None:
+        """Wait until every request has ended. If a worker ends after healing, because of work that
+        hung or of a request that kills it, the requests that it had get the time of its successor
+        too."""
+        alone = self.alone_us * self.draw.requests
+        until = healed + END_US + alone
+        while not self.people.all_ended() and self.heap.now < until:
+            self._advance(until, done=self.people.all_ended)
+            again = self._ended_at + RESTARTED_US + MADE_US + SERVED_US + alone
+            until = max(until, again)
+        self._until_ended(until)
 
     def _clear(self) -> None:
         """Zero all pools while nothing is held; the service must go on as if it were new."""
