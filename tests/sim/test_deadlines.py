@@ -7,7 +7,7 @@ from tests.sim.test_flow import LONG
 from tests.sim.test_overload import worker
 
 from baton.core.door import Fail, Finish
-from baton.core.gateway.router import RegisteredWorker
+from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.messages import FailCode
 from baton.dev.sim import people
 from baton.dev.sim.costs import Costs

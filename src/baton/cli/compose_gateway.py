@@ -155,6 +155,7 @@ def _front_door(
         max_queued=settings.max_queued,
         queue_ms=_ms(settings.queue_timeout_s),
         failover_waits=settings.failover == "wait",
+        routing_policy=settings.routing_policy,
     )
     parts = FrontParts(boot, bounds)
     front = parts.make()

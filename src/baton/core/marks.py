@@ -88,6 +88,7 @@ class Mark(Enum):
     TOO_LATE = "a request's turn comes too late for its answer"
     GRACE = "the gateway ends what nobody ended"
     PAIR_DOUBTED = "one side of a pair has lost the other"
+    CACHE_NEWS_LOST = "news of a worker's prefix cache were lost, and it is asked for all"
     POISON = "a worker ends while it computes a request alone"
     INNOCENT = "a worker ends while it computes another request alone"
     HELD = "a request waits until it is known whether it has ended a worker"

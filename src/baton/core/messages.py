@@ -5,7 +5,7 @@
     prefill leader ──Borrow, Doubt, Returned──▶ decode leader ──Loan, Verdict──▶ prefill leader
     prefill leader ◀──Progress──▶ decode leader
     prefill leader ──FirstToken, Failed, Withdrawn, Ended──▶ gateway ◀──Admitted, Tokens, Failed, Ended── decode leader
-    either leader ──PromptLogprobs, Trial──▶ gateway
+    either leader ──PromptLogprobs, Trial, Credits, CacheChanged──▶ gateway ──AskCache──▶ either leader
 
 Within a session messages arrive once and in order; between sessions there is no order (DESIGN
 section 9).
@@ -30,12 +30,16 @@ from baton.core.ids import (
     TokenIndex,
 )
 from baton.core.manifest import Manifest
+from baton.core.prefill_cost import Backlog, PrefillCost
 from baton.core.prompt_scores import PromptScores
 from baton.core.statistics import Counters
 
 PROTOCOL = 1
 # We add to stamps and send them on, so they must stay far below what msgpack can carry.
 Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]
+# of a page's hash gateways are told the beginning: two pages with the same one cost time, no token
+HASH_BYTES, MOST_HASHES = 8, 4096
+Hashes = Annotated[bytes, msgspec.Meta(max_length=HASH_BYTES * MOST_HASHES)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -266,6 +270,27 @@ class Credits(Message, frozen=True, tag="credits"):
     ahead_pages: dict[GroupName, int] = {}
     draining: bool = False  # it is to get no more tickets, and leaves when its rooms have ended
     stamp: Seen = Stamp(0)  # the highest stamp of all tickets that it has seen, of any gateway
+    backlog: Backlog = Backlog()  # what it still has to compute of prompts,
+    prefill_cost: PrefillCost = PrefillCost()  # and how long that takes it
+    # how many CacheChanged the receiving gateway was sent
+    cache_changes: int = 0
+
+
+class CacheChanged(Message, frozen=True, tag="cache_changed"):
+    """Leader -> gateway: pages that have entered my prefix cache, and pages that have left it. A
+    hint for routing: what is cached is decided when a room gets its pages."""
+
+    worker: Boot  # whose cache it is: the sender's
+    number: int  # counts the changes that the receiving gateway was sent, from 1
+    # the first HASH_BYTES bytes of each page's hash (memory/prefix_cache.py), one after the other
+    entered: Hashes
+    left: Hashes
+    # nothing that was said before counts: so far, the pages that have entered now are all
+    afresh: bool = False
+
+
+class AskCache(Message, frozen=True, tag="ask_cache"):
+    """Gateway -> leader: I have missed changes of your prefix cache; say afresh what is in it."""
 
 
 class Register(Message, frozen=True, tag="register"):
@@ -580,6 +605,8 @@ AnyMessage = (
     | AskLedger
     | Clear
     | ResetCache
+    | CacheChanged
+    | AskCache
     | Drain
     | LedgerView
 )

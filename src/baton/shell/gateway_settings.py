@@ -158,6 +158,10 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
             HTTP,
         ),
     ] = "wait"
+    routing_policy: Annotated[
+        Literal["priced", "round_robin", "least_load", "cache_aware", "lmetric", "mooncake"],
+        Flag("Which worker computes a prompt, of those that have room for it.", HTTP),
+    ] = "priced"
     shutdown_timeout_s: Annotated[
         float,
         Flag(

@@ -10,7 +10,7 @@ from tests.core.gateway.test_front import D, P, heard
 
 from baton.core.errors import Overloaded
 from baton.core.events import TimerDue
-from baton.core.gateway.router import FIRST, RegisteredWorker
+from baton.core.gateway.registered_worker import FIRST, RegisteredWorker
 from baton.core.gateway.throughput import AnswerLengths, Throughput
 from baton.core.ids import Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.messages import Ended, FailCode, Recompute, Register, Tokens

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.core.handoff.fetch_back import FIXED_US, DecayingRate, FetchBack, PrefillRates
+from baton.core.handoff.fetch_back import FIXED_US, DecayingRate, FetchBack, FetchBackRule
 
 
 def test_a_rate_begins_with_its_prior_and_follows_what_it_sees() -> None:
@@ -23,14 +23,11 @@ def test_a_small_sample_says_less_than_a_large_one() -> None:
     assert rate.time(10_101) == pytest.approx(102_000)
 
 
-def measured(
-    *, tokens_a_ms: float, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO
-) -> PrefillRates:
-    pace = PrefillRates(mode)
+def measured(*, bytes_a_ms: float, mode: FetchBack = FetchBack.AUTO) -> FetchBackRule:
+    rule = FetchBackRule(mode)
     for _ in range(100):
-        pace.compute.saw(tokens_a_ms * 1_000, 1_000_000)
-        pace.read.saw(bytes_a_ms * 100, 100_000)
-    return pace
+        rule.read.saw(bytes_a_ms * 100, 100_000)
+    return rule
 
 
 @pytest.mark.parametrize(
@@ -40,19 +37,16 @@ def measured(
 )
 def test_longer_beginnings_pay(tokens: int, pays: bool) -> None:
     assert FIXED_US == 2_000
-    assert (
-        measured(tokens_a_ms=5, bytes_a_ms=10_000).pays(tokens=tokens, nbytes=tokens * 1_000)
-        is pays
-    )
+    rule = measured(bytes_a_ms=10_000)
+    assert rule.pays(compute_us=tokens * 200, nbytes=tokens * 1_000) is pays
 
 
 def test_a_slow_wire_or_a_fast_engine_never_does() -> None:
-    assert not measured(tokens_a_ms=5, bytes_a_ms=4_000).pays(tokens=100_000, nbytes=100_000_000)
-    assert not measured(tokens_a_ms=20, bytes_a_ms=10_000).pays(tokens=100_000, nbytes=100_000_000)
+    assert not measured(bytes_a_ms=4_000).pays(compute_us=20e6, nbytes=100_000_000)
+    assert not measured(bytes_a_ms=10_000).pays(compute_us=5e6, nbytes=100_000_000)
 
 
 def test_what_the_operator_says_beats_the_rule() -> None:
-    slow = {"tokens_a_ms": 5.0, "bytes_a_ms": 1.0}
-    assert measured(**slow, mode=FetchBack.ALWAYS).pays(tokens=1, nbytes=1 << 40)
-    fast = {"tokens_a_ms": 0.001, "bytes_a_ms": 1e9}
-    assert not measured(**fast, mode=FetchBack.NEVER).pays(tokens=10_000, nbytes=1)
+    assert measured(bytes_a_ms=1.0, mode=FetchBack.ALWAYS).pays(compute_us=200, nbytes=1 << 40)
+    never = measured(bytes_a_ms=1e9, mode=FetchBack.NEVER)
+    assert not never.pays(compute_us=1e10, nbytes=1)

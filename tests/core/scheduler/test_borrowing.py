@@ -209,7 +209,7 @@ def test_where_computing_is_cheaper_decode_is_not_asked() -> None:
     b = Split(mode=FetchBack.AUTO)
     nextturn = b.conversation()
     asked = len(b.said(Borrow))
-    b.leader.stage(Borrowing).pace.compute.saw(1e12, 1)
+    b.leader.worker.prefill.saw(1e12, 0, 1)
     assert b.ask(2, nextturn) == [(0, len(nextturn))]
     assert len(b.said(Borrow)) == asked
     assert b.leader.worker.marks[Mark.NOT_WORTH_IT] == 1
@@ -220,7 +220,7 @@ def test_where_too_little_is_lent_it_is_given_back_unread() -> None:
     b = Split(mode=FetchBack.AUTO)
     b.conversation()
     # 10,200 tokens in 1.1 s; 2 ms are 19 of them
-    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)
+    b.leader.worker.prefill.saw(10_000, 0, 1_000_000)
     tokens = (*prompt(12), *prompt(24, 3))
     assert b.ask(2, tokens) == [(0, 36)]
     assert b.back == []
@@ -234,7 +234,7 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
     nextturn = b.conversation()
     b.ask(2, nextturn[:13])
     # fewer than about 20 tokens are computed faster
-    b.leader.stage(Borrowing).pace.compute.saw(10_000, 1_000_000)
+    b.leader.worker.prefill.saw(10_000, 0, 1_000_000)
     b.back.clear()
     assert b.ask(3, (*nextturn[:20], *prompt(24, 3))) == [(12, 32)]
     assert b.back == []
@@ -244,13 +244,13 @@ def test_what_is_here_already_does_not_count_as_lent() -> None:
 
 def test_steps_and_reads_are_measured() -> None:
     b = Split(mode=FetchBack.AUTO)
-    before = b.leader.stage(Borrowing).pace.compute.time(1)
+    before = b.leader.worker.prefill.cost.time(0, 1)
     b.begin(1, prompt(21))
     b.world.run()
-    assert b.leader.stage(Borrowing).pace.compute.time(1) < before, (
+    assert b.leader.worker.prefill.cost.time(0, 1) < before, (
         "time stands still here: it has computed 21 tokens in no time"
     )
-    assert b.leader.stage(Borrowing)._began == []
+    assert b.leader.worker.prefill.under_way == []
 
 
 def test_a_read_counts_for_as_long_as_it_took() -> None:

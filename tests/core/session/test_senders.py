@@ -19,7 +19,9 @@ from baton.core.marks import Mark
 from baton.core.messages import (
     Admitted,
     AnyMessage,
+    AskCache,
     AskLedger,
+    CacheChanged,
     Clear,
     Credits,
     Drain,
@@ -52,8 +54,8 @@ def test_of_every_message_about_a_room_it_is_written_whose_it_is() -> None:
     about_rooms = {
         kind for kind in get_args(AnyMessage) if {"key", "room"} & set(kind.__struct_fields__)
     }
-    orders = {Introduce, AskLedger, Clear, ResetCache, Drain}
-    assert about_rooms | orders | {Register, Hello, Credits, Progress} == RULES.keys()
+    orders = {Introduce, AskCache, AskLedger, Clear, ResetCache, Drain}
+    assert about_rooms | orders | {Register, Hello, Credits, CacheChanged, Progress} == RULES.keys()
 
 
 class Confused(World):

@@ -56,7 +56,7 @@ class Assignment:
         """A request gets in line: its first epoch, or its next one, begins when workers have
         room."""
         front, pair = self._front, request.submit.pair
-        if pair is not None and pair in front.router.usable_pairs():
+        if pair is not None and front.router.is_usable(pair):
             front.epochs.begin(request, pair, now)
             return
         if pair is not None:
@@ -73,7 +73,7 @@ class Assignment:
     def advance(self, now: Micros) -> None:
         """Requests begin in their order, for as long as workers have room."""
         front = self._front
-        if not front.router.usable_pairs():
+        if not front.router.has_pair:
             if front.edge.pairless is None:
                 front.edge.pairless = now
                 front.alarm.tell(Micros(now + front.settings.wait_for_workers_ms * 1000))
@@ -99,9 +99,7 @@ class Assignment:
                 return
 
     def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> Pair | None:
-        return self._front.router.choose(
-            len(request.submit.prompt) + len(request.said), answer, now
-        )
+        return self._front.router.choose(request.pages(), answer, now)
 
     def pending(self, request: Request) -> PendingAnswer:
         """Return what is still to be generated of a request."""

@@ -7,9 +7,9 @@ PeerLost ──▶ a request that was computed alone is refused; the others go o
 
 from typing import TYPE_CHECKING
 
+from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.gateway.request import Request
 from baton.core.gateway.request_state import RequestState
-from baton.core.gateway.router import RegisteredWorker
 from baton.core.ids import Boot, Key, Micros
 from baton.core.marks import Mark
 from baton.core.messages import FailCode, Failed, Recompute, Withdrawn

@@ -39,7 +39,7 @@ class Epochs:
         front.alarm.tell(front.edge.due(request))
         ticket = request.given = request.ticket(front.boot, pair, now)
         self.closing.begins(request.key, pair)
-        front.router.gives(ticket, front.assignment.pending(request))
+        front.router.gives(ticket, front.assignment.pending(request), request.pages(), now)
         for boot in sorted(set(pair)):
             front.send(boot, ticket)
 
@@ -72,7 +72,7 @@ class Epochs:
         if counts:
             request.alone_until = len(request.said) + MARGIN
         if request.failures >= front.settings.max_epochs or (
-            needs_pair and not front.router.usable_pairs()
+            needs_pair and not front.router.has_pair
         ):
             self.fail(request, code, detail)
         elif tried and open_still:

@@ -40,12 +40,14 @@ from baton.core.gateway.open_requests import OpenRequests
 from baton.core.gateway.questions import Questions
 from baton.core.gateway.request import FrontSettings, Request, Say
 from baton.core.gateway.router import Router
+from baton.core.gateway.routing_policy import POLICIES
 from baton.core.gateway.stamps import Stamps
 from baton.core.ids import Arrival, Boot, Key, Micros, Room
 from baton.core.marks import Mark, Marks
 from baton.core.messages import (
     Admitted,
     AnyMessage,
+    CacheChanged,
     Credits,
     Ended,
     Failed,
@@ -80,7 +82,7 @@ class Front:
         # what the parts share
         self.requests = OpenRequests()
         self.edge = Edge(settings)
-        self.router = Router(settings.introduce_again_ms)
+        self.router = Router(settings.introduce_again_ms, POLICIES[settings.routing_policy])
         self.stamps = Stamps()
         self.alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()
@@ -95,6 +97,7 @@ class Front:
             Paired: self.membership.on_paired,
             Unpaired: self.membership.on_unpaired,
             Credits: self.membership.on_credits,
+            CacheChanged: self.membership.on_cache_changed,
             Admitted: self.delivery.on_admitted,
             PromptLogprobs: self.delivery.on_prompt_logprobs,
             FirstToken: self.delivery.on_first_token,

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from baton.core.gateway.router import Pair
 from baton.core.ids import Boot, Micros
 from baton.core.marks import Mark
-from baton.core.messages import Credits, Introduce, Paired, Register, Unpaired
+from baton.core.messages import (
+    AskCache,
+    CacheChanged,
+    Credits,
+    Introduce,
+    Paired,
+    Register,
+    Unpaired,
+)
 
 if TYPE_CHECKING:
     from baton.core.gateway.front import Front
@@ -43,10 +51,19 @@ class Membership:
     def on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
         """A worker states its capacity."""
         self._front.stamps.heard(message.stamp)
-        worker = self._front.router.get(sender)
-        if worker is not None:
-            worker.states(message)
+        if sender in self._front.router:
+            if self._front.router.states(sender, message, now):
+                self._ask_cache(sender)
             self._front.assignment.advance(now)
+
+    def on_cache_changed(self, sender: Boot, message: CacheChanged, now: Micros) -> None:
+        """A worker's prefix cache has changed."""
+        if sender in self._front.router and self._front.router.cache_changed(sender, message):
+            self._ask_cache(sender)
+
+    def _ask_cache(self, sender: Boot) -> None:
+        self._front.marks[Mark.CACHE_NEWS_LOST] += 1
+        self._front.send(sender, AskCache())
 
     def doubt(self, pair: Pair, now: Micros) -> None:
         """One of the two says that it has lost the other."""

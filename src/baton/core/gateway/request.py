@@ -3,6 +3,7 @@
 import msgspec
 
 from baton.core.door import Heard, Submit
+from baton.core.gateway.prompt_pages import PromptPages
 from baton.core.gateway.request_state import REQUEST, WITH_WORKERS, RequestSaw, RequestState
 from baton.core.ids import Arrival, Boot, Epoch, Key, Micros, Room, Stamp, TokenId
 from baton.core.messages import FirstToken, Ticket
@@ -25,6 +26,7 @@ class FrontSettings(msgspec.Struct, frozen=True):
     failover_waits: bool = True
     grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
     introduce_again_ms: int = 1_000
+    routing_policy: str = "priced"  # one of routing_policy.POLICIES (`--routing-policy`)
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", gc=False):
@@ -52,7 +54,7 @@ class Request:
             "patience_ms",
             "room",
         ),
-        *("said", "scores", "since", "stamp", "state", "submit"),
+        *("said", "scores", "since", "stamp", "state", "submit", "_pages"),
     )
 
     def __init__(
@@ -76,6 +78,14 @@ class Request:
         self.given: Ticket | None = None  # the last that workers were given
         self.first: FirstToken | None = None  # of this epoch, and held back until Admitted
         self.scores: PromptScores | None = None  # of this epoch, until the first token is shown
+        self._pages: PromptPages | None = None
+
+    def pages(self) -> PromptPages:
+        """Return the pages of what is to be computed before its next token."""
+        tokens = len(self.submit.prompt) + len(self.said)
+        if self._pages is None or self._pages.tokens != tokens:
+            self._pages = PromptPages((*self.submit.prompt, *self.said), self.submit.cache_salt)
+        return self._pages
 
     def ticket(self, gateway: Boot, pair: tuple[Boot, Boot], now: Micros) -> Ticket:
         """Return the current epoch's ticket for a (prefill, decode) pair: it goes on after what was

@@ -1,155 +1,40 @@
-"""The workers that one gateway knows: which pairs there are, what they state of their capacity, and
+"""The workers that one gateway knows: which pairs there are, what each has room and time for, and
 whom to give a request.
 
-    Credits (absolute, numbered) ─▶ pages free ─ tickets under way ─ rooms that are not admitted ─▶ room for one more?
-    Tokens ─▶ throughput ─▶ how long one more answer would take ─▶ would it end in time?
+    a request ──▶ a price for each worker that could compute its prompt (routing_policy.py) ──the lowest that has room──▶ prefill
+                                  a price for each of its partners ──the lowest that has room and time──▶ decode
 
-A statement is a hint, never a permission: several gateways may use it up at once, and a worker that
-has made none counts as free. What does not fit waits at the gateway, where it holds nothing.
+What does not fit waits at the gateway, where it holds nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop
+from typing import Any
 
-import msgspec
-
-from baton.core.gateway.page_reservations import PageReservations, Pages
+from baton.core.gateway.known_caches import KnownCaches
+from baton.core.gateway.page_reservations import PageReservations
+from baton.core.gateway.prompt_pages import PromptPages, page_kind
+from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
-from baton.core.gateway.throughput import SPARE, SPARE_LATER, PendingAnswer, Throughput
+from baton.core.gateway.routing_policy import RoutingPolicy
+from baton.core.gateway.throughput import PendingAnswer
 from baton.core.ids import Boot, Key, Micros
-from baton.core.memory.span import Span
-from baton.core.messages import Credits, Register, Ticket
+from baton.core.messages import CacheChanged, Credits, Register, Ticket
 
-# rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
-AHEAD = 2
-FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
+# supposed for each answer beside a new one, before a worker's answers were seen
+ROW_US = 1_000.0
 Pair = tuple[Boot, Boot]
-
-
-class RegisteredWorker:
-    """A registered worker as its gateway sees it."""
-
-    def __init__(self, register: Register) -> None:
-        manifest = register.manifest
-        self.register, self.role = register, manifest.role
-        self.open: dict[Key, PendingAnswer] = {}
-        self.credits: Credits | None = None
-        self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
-        self._sent = 0  # tickets
-        self._unheard = PageReservations()  # tickets that the last statement does not know of
-        self._unadmitted = PageReservations()  # rooms that hold nothing here yet
-        self._admitted = PageReservations()  # rooms admitted since the last statement
-        self._throughput = Throughput()
-
-    def need(self, tokens: int) -> Pages:
-        """Return the pages of a room with so many positions."""
-        return self._span.live(tokens)
-
-    def gives(self, ticket: Ticket, tokens: int, answer: PendingAnswer) -> None:
-        """A ticket goes out to the worker."""
-        self._sent += 1
-        self.open[ticket.key] = answer
-        self._unheard.add(self._sent, self.need(tokens))
-        self._unadmitted.add(ticket.key, self.need(tokens))
-
-    def states(self, credits: Credits) -> None:
-        """The worker states its capacity. A statement that is older than the last one changes
-        nothing."""
-        if self.credits is not None and self.credits.number >= credits.number:
-            return
-        self.credits = credits
-        self._unheard.drop_to(credits.tickets)
-        self._admitted.clear()
-
-    def full(self) -> None:
-        """The worker has refused a room because its queue is full, whatever it said before."""
-        if self.credits is not None:
-            self.credits = msgspec.structs.replace(self.credits, free_queue=0)
-
-    def queues(self) -> bool:
-        """Return whether one more room may wait at the worker."""
-        return self.credits is None or self.credits.free_queue > len(self._unheard)
-
-    def admits(self, key: Key) -> None:
-        """The worker holds pages for a room now."""
-        if (pages := self._unadmitted.drop(key)) is not None:
-            self._admitted.add(key, pages)
-
-    def ended(self, key: Key, now: Micros) -> None:
-        """The worker holds nothing of a room any more."""
-        self.open.pop(key, None)
-        self._unadmitted.drop(key)
-        self._throughput.ended(key, now)
-
-    def made(self, key: Key, tokens: int, now: Micros) -> None:
-        """The worker has generated tokens of an answer."""
-        if key in self.open:  # an engine's answer may be slower than its leader's `Ended`
-            self._throughput.made(key, tokens, now)
-
-    def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
-        """Return how many microseconds an answer would take if it began now; 0 if it would have the
-        worker to itself, or if that is not known."""
-        pace = self._throughput.pace(len(self.open) + 1, now) if self.open else None
-        return round(answer.tokens * pace) if pace is not None else 0
-
-    def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
-        """Return whether an answer would end in time if it began now, and would keep none that is
-        under way from ending in time.
-
-        While nothing is known of the worker's pace, a few may begin so that it can be seen.
-        """
-        if answer.begun or answer.tokens <= 1 or not self.open:
-            return True
-        present, then = (self._throughput.pace(len(self.open) + more, now) for more in (0, 1))
-        if present is None or then is None:
-            return len(self.open) < FIRST
-        under_way = ((a, self._throughput.of(key)) for key, a in self.open.items())
-        return answer.in_time(then, 0, now, SPARE) and all(
-            a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now)
-            for a, made in under_way
-        )
-
-    @property
-    def draining(self) -> bool:
-        """Whether the worker is to get no more requests."""
-        return self.credits is not None and self.credits.draining
-
-    @property
-    def unadmitted(self) -> int:
-        """How many rooms hold nothing at the worker yet."""
-        return len(self._unadmitted)
-
-    def could_hold(self, tokens: int) -> bool:
-        """Return whether the worker's pools would hold so many positions if they were empty."""
-        return self.credits is None or all(
-            self.credits.total_pages.get(g, n) >= n for g, n in self.need(tokens).items()
-        )
-
-    def takes(self, tokens: int) -> bool:
-        """Return whether the worker would begin such a prompt at once, or nearly so."""
-        if self.credits is None:
-            return True
-        free = self._unheard.leaves(self.credits.free_pages, self.need(tokens))
-        rooms = self.role == PREFILL or self.credits.free_rooms > len(self._unheard)
-        return (free and rooms and not self.credits.waiting) or self.credits.waiting + len(
-            self._unheard
-        ) < AHEAD
-
-    def generates(self, tokens: int) -> bool:
-        """Return whether a decode worker would admit one more room of this size as soon as its
-        prompt has pages."""
-        if self.credits is None:
-            return True
-        rooms = self.credits.free_rooms > len(self._unadmitted) + len(self._admitted)
-        return rooms and self._unadmitted.leaves(
-            self.credits.free_pages, self.need(tokens), self._admitted
-        )
 
 
 class Router:
     """Knows the workers and their pairs, and what each pair has room and time for."""
 
-    def __init__(self, introduce_again_ms: int) -> None:
-        self._again = introduce_again_ms * 1000
+    def __init__(self, introduce_again_ms: int, policy: RoutingPolicy) -> None:
+        self._again, self._policy = introduce_again_ms * 1000, policy
+        self.caches = KnownCaches()
+        self._partners: dict[Boot, list[Boot]] | None = None  # of usable pairs, by prefill
+        self._turn = 0
+        self._row_us: dict[Boot, float] = {}
         self._all: dict[Boot, RegisteredWorker] = {}
         self._pairs: dict[Pair, str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[Pair, Micros] = {}  # try again at
@@ -175,6 +60,8 @@ class Router:
         if boot in self._all:
             return []
         worker = self._all[boot] = RegisteredWorker(message)
+        self.caches.joins(boot, page_kind(message.manifest))
+        self._partners = None
         others = [
             (b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}
         ]
@@ -186,7 +73,12 @@ class Router:
         self._introduce = {p: at for p, at in self._introduce.items() if boot not in p}
         self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
         self._ahead = {p: tab for p, tab in self._ahead.items() if boot not in p}
-        return self._all.pop(boot, None)
+        self._row_us.pop(boot, None)
+        self._partners = None
+        worker = self._all.pop(boot, None)
+        if worker is not None:
+            self.caches.leaves(boot)
+        return worker
 
     def paired(self, pair: Pair, fabric: str) -> bool:
         """Two workers have proved that they fit. Returns whether both are registered in these
@@ -195,11 +87,13 @@ class Router:
             return False
         self._refusals.pop(pair, None)
         self._pairs[pair] = fabric
+        self._partners = None
         return True
 
     def unpaired(self, pair: Pair, why: str, now: Micros) -> Micros | None:
         """Two workers do not fit, or not any more. Returns when they are to be introduced again."""
         self._pairs.pop(pair, None)
+        self._partners = None
         if not self._are(pair):
             return None
         self._refusals[pair] = why
@@ -215,6 +109,7 @@ class Router:
     def doubt(self, pair: Pair, now: Micros) -> Micros | None:
         """One of the two says that it has lost the other: the pair is not used until decode says
         Paired again."""
+        self._partners = None
         return self._later(pair, now) if self._pairs.pop(pair, None) is not None else None
 
     def _later(self, pair: Pair, now: Micros) -> Micros:
@@ -232,8 +127,30 @@ class Router:
     def usable_pairs(self) -> list[Pair]:
         """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
         pair by itself."""
-        pairs = [(b, b) for b, w in self._all.items() if w.role == UNIFIED] + list(self._pairs)
-        return [pair for pair in pairs if not any(self._all[boot].draining for boot in pair)]
+        return [(source, target) for source, some in self._usable().items() for target in some]
+
+    def is_usable(self, pair: Pair) -> bool:
+        """Return whether a request can be given to this pair."""
+        return pair[1] in self._usable().get(pair[0], ())
+
+    @property
+    def has_pair(self) -> bool:
+        """Whether there is a pair that a request can be given to."""
+        return bool(self._usable())
+
+    def _usable(self) -> dict[Boot, list[Boot]]:
+        """Return the partners of each worker that could compute a prompt."""
+        if self._partners is None:
+            self._partners = {}
+            unified = [(b, b) for b, w in self._all.items() if w.role == UNIFIED]
+            for pair in (*unified, *self._pairs):
+                if not any(self._all[boot].draining for boot in pair):
+                    self._partners.setdefault(pair[0], []).append(pair[1])
+        return self._partners
+
+    def _targets(self) -> list[Boot]:
+        """Return the workers that could generate an answer."""
+        return list(dict.fromkeys(b for some in self._usable().values() for b in some))
 
     def registered(self) -> list[Register]:
         """Return all workers as they have registered."""
@@ -259,11 +176,37 @@ class Router:
 
     # ---- what they hold -------------------------------------------------------------------------
 
-    def gives(self, ticket: Ticket, answer: PendingAnswer) -> None:
+    def states(self, boot: Boot, credits: Credits, now: Micros) -> bool:
+        """A worker states its capacity. Returns whether it is to be asked for what it has cached,
+        because changes of that were lost."""
+        worker = self._all[boot]
+        drained = worker.draining
+        worker.states(credits, now)
+        if worker.draining != drained:
+            self._partners = None
+        if (row_us := worker.row_us) is not None:
+            self._row_us[boot] = row_us
+        return self.caches.stated(boot, credits.cache_changes)
+
+    def cache_changed(self, boot: Boot, message: CacheChanged) -> bool:
+        """A worker's prefix cache has changed. Returns whether it is to be asked for all that it
+        has cached."""
+        missed = self.caches.changed(boot, message)
+        self._all[boot].cached_pages = self.caches.count(boot)
+        return missed
+
+    def gives(
+        self, ticket: Ticket, answer: PendingAnswer, prompt: PromptPages, now: Micros
+    ) -> None:
         """A ticket goes out to both sides of a pair."""
         pair, tokens = (ticket.prefill, ticket.decode), len(ticket.prompt) + len(ticket.said)
+        self._turn += 1
         for boot in sorted(set(pair)):
-            self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer)
+            self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer, self._turn)
+        cached = self._cached((ticket.prefill,), prompt)[0]
+        self._all[ticket.prefill].computes(cached, tokens, now)
+        if self._policy.uses_caches:
+            self.caches.gives(ticket.prefill, ticket.key, prompt)
         self._ahead.setdefault(pair, PageReservations()).add(
             ticket.key, self._all[ticket.prefill].need(tokens)
         )
@@ -288,6 +231,7 @@ class Router:
         """A side holds nothing of an epoch any more."""
         if (worker := self._all.get(boot)) is not None:
             worker.ended(key, now)
+        self.caches.ended(boot, key)
         self._not_ahead(boot, key)
 
     def _not_ahead(self, boot: Boot, key: Key) -> None:
@@ -298,41 +242,95 @@ class Router:
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Return how many microseconds an answer would take on the fastest worker if it began now;
         0 where that is not known."""
-        return min(
-            (self._all[decode].takes_us(answer, now) for _, decode in self.usable_pairs()),
-            default=0,
-        )
+        return min((self._all[b].takes_us(answer, now) for b in self._targets()), default=0)
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
         """Return whether some worker has time for an answer, if it has room."""
-        return any(self._all[decode].in_time(answer, now) for _, decode in self.usable_pairs())
+        return any(self._all[b].in_time(answer, now) for b in self._targets())
 
-    def choose(self, tokens: int, answer: PendingAnswer, now: Micros) -> Pair | None:
-        """Return the pair for a request of so many positions, or None while no pair has room, or
-        time for the answer.
+    # ---- whom to give a request -----------------------------------------------------------------
 
-        Of the pairs whose decode side has room it is the one with the fewest open rooms of ours;
-        else one whose prefill side may compute ahead. What no pair could ever hold is given to any
-        of them: the worker says why it cannot be served.
+    def choose(self, prompt: PromptPages, answer: PendingAnswer, now: Micros) -> Pair | None:
+        """Return the pair for a request, or None while no pair has room, or time for the answer.
+
+        Of the workers that could compute its prompt, and have room for it, it is the one with the
+        lowest price that has a partner with room; of these partners the one with the lowest price.
+        If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
+        any of them: the worker says why it cannot be served.
         """
-        pairs = self.usable_pairs()
-        could = [p for p in pairs if all(self._all[b].could_hold(tokens + 1) for b in p)]
-        if not could:
-            return min(pairs, key=self._load, default=None)
-        taken = [
-            p
-            for p in could
-            if self._all[p[0]].takes(tokens) and all(self._all[b].queues() for b in p)
-        ]
-        taken = [p for p in taken if self._all[p[1]].in_time(answer, now)]
-        ready = {p: self._all[p[1]].generates(tokens + 1) for p in taken}
-        usable = [
-            p for p, generates in ready.items() if generates or self._may_run_ahead(p, tokens)
-        ]
-        return min(usable, key=lambda p: (not ready[p], self._load(p)), default=None)
+        sources, tokens = list(self._usable()), prompt.tokens
+        if not sources:
+            return None
+        cached = self._cached(sources, prompt)
+        workers = [self._all[b] for b in sources]
+        prices = self._policy.prices(workers, cached, tokens, now)
+        ahead: Pair | None = None
+        ready: dict[Boot, bool | None] = {}  # of partners: None if they have no room or no time
+        for i in _ascending(prices):
+            source, worker = sources[i], workers[i]
+            if not (worker.takes(tokens) and worker.queues() and worker.could_hold(tokens + 1)):
+                continue
+            for target in self._partners_of(source, cached[i], prompt, answer):
+                if target not in ready:
+                    ready[target] = self._is_ready(target, tokens, answer, now)
+                if ready[target]:
+                    return source, target
+                pair = source, target
+                if ahead is None and ready[target] is False and self._may_run_ahead(pair, tokens):
+                    ahead = pair
+        if ahead is None and not self._could_hold(tokens + 1):
+            return min(self.usable_pairs(), key=lambda p: sum(self._all[b].load for b in p))
+        return ahead
 
-    def _load(self, pair: Pair) -> int:
-        return sum(len(self._all[b].open) for b in pair)
+    def _cached(self, sources: Sequence[Boot], prompt: PromptPages) -> list[int]:
+        """Return how much of a prompt will have been computed on each of these workers when its
+        turn comes."""
+        if not self._policy.uses_caches:
+            return [0] * len(sources)
+        return self.caches.positions(sources, prompt, coming=True)
+
+    def _partners_of(
+        self, source: Boot, cached: int, prompt: PromptPages, answer: PendingAnswer
+    ) -> Iterator[Boot]:
+        """Yield the partners of a worker, the lowest price first.
+
+        It is the time by which all answers there are slowed down, less the time that the source
+        saves because it can fetch back what the partner has cached. Of two that cost the same, it
+        is the one that has more of the prompt. Policies that do not predict go by open rooms alone.
+        """
+        targets = self._usable()[source]
+        loads = [self._all[b].load for b in targets]
+        if not self._policy.predicts or len(targets) == 1:
+            return (targets[i] for i in _ascending(loads))
+        cost = self._all[source].queue.cost
+        rows = self._row_us.values()
+        slower = answer.tokens * (sum(rows) / len(rows) if rows else ROW_US)
+        prices = [
+            ((n + 1) * slower - (cost.time(cached, has) if has > cached else 0), -has)
+            for n, has in zip(
+                loads, self.caches.positions(targets, prompt, coming=False), strict=True
+            )
+        ]
+        return (targets[i] for i in _ascending(prices))
+
+    def _is_ready(
+        self, target: Boot, tokens: int, answer: PendingAnswer, now: Micros
+    ) -> bool | None:
+        """Return whether a worker has room to generate an answer now; None if it may not even be
+        given one, because too many wait there, or it would not end in time."""
+        worker = self._all[target]
+        if worker.queues() and worker.could_hold(tokens + 1) and worker.in_time(answer, now):
+            return worker.generates(tokens + 1)
+        return None
+
+    def _could_hold(self, tokens: int) -> bool:
+        """Return whether empty pools of some pair would hold so many positions."""
+        could = {b: w.could_hold(tokens) for b, w in self._all.items()}
+        return any(
+            could[source] and could[target]
+            for source, some in self._usable().items()
+            for target in some
+        )
 
     def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
         """Return whether prefill may compute a prompt while decode is full. It may, up to the share
@@ -342,3 +340,11 @@ class Router:
             return True  # its own pages were looked at
         limit = prefill.credits.ahead_pages if prefill.credits is not None else {}
         return not len(ahead) or ahead.leaves(limit, prefill.need(tokens))
+
+
+def _ascending(prices: Sequence[Any]) -> Iterator[int]:
+    """Yield the indices of prices, the lowest first. Seldom are more than a few of them taken."""
+    order = [(price, i) for i, price in enumerate(prices)]
+    heapify(order)
+    while order:
+        yield heappop(order)[1]

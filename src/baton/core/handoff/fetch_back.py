@@ -1,21 +1,20 @@
 """The rule that decides whether a prompt's state is fetched back from a decode worker that has it,
 or computed again (pure).
 
-    fetch back, if     FIXED_US + bytes / read rate     <     tokens / compute rate
+    fetch back, if     FIXED_US + bytes / read rate     <     time to compute the tokens (core/prefill_cost.py)
 
-Both rates are measured by this worker: tokens of whole steps by the time that the steps took, and
-bytes of earlier fetches by the time from their order to the last verified block. Recent figures
-count most. A rate begins with the prior below, which counts for as much as a short measurement. The
-rule does not know who else waits for the step or for the network.
+This worker measures both: how long its steps take, and bytes of earlier fetches by the time from
+their order to the last verified block. Recent figures count most. The rate begins with the prior
+below, which counts for as much as a short measurement. The rule does not know who else waits for
+the step or for the network.
 """
 
 from enum import Enum
 
 FIXED_US = 2_000  # for two messages and one plan more than computing needs
-COMPUTE_PRIOR = (200.0, 100_000.0)  # tokens, microseconds: 2,000 tokens/s
 READ_PRIOR = (10_000_000.0, 10_000.0)  # bytes, microseconds: 1 GB/s
-# measured time that a rate remembers; what is older counts less and less
-COMPUTE_WINDOW_US, READ_WINDOW_US = 10_000_000.0, 1_000_000.0
+# measured time that the rate remembers; what is older counts less and less
+READ_WINDOW_US = 1_000_000.0
 
 
 class FetchBack(Enum):
@@ -44,16 +43,15 @@ class DecayingRate:
         return amount * self._us / self._amount
 
 
-class PrefillRates:
-    """The rates of one prefill worker, and the rule that uses them."""
+class FetchBackRule:
+    """The rule of one prefill worker, and the rate at which it reads."""
 
     def __init__(self, mode: FetchBack) -> None:
         self.mode = mode
-        self.compute = DecayingRate(COMPUTE_PRIOR, COMPUTE_WINDOW_US)
         self.read = DecayingRate(READ_PRIOR, READ_WINDOW_US)
 
-    def pays(self, *, tokens: int, nbytes: int) -> bool:
-        """Whether to fetch back the state of this many tokens."""
+    def pays(self, *, compute_us: float, nbytes: int) -> bool:
+        """Whether to fetch back state of this many bytes that would take `compute_us` to compute."""
         if self.mode is not FetchBack.AUTO:
             return self.mode is FetchBack.ALWAYS
-        return FIXED_US + self.read.time(nbytes) < self.compute.time(tokens)
+        return FIXED_US + self.read.time(nbytes) < compute_us

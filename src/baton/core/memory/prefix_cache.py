@@ -24,6 +24,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NewType
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,15 +47,19 @@ def root_hash(model: str, weights: str, salt: str) -> PageHash:
 
 def page_hash(before: PageHash, tokens: Sequence[TokenId]) -> PageHash:
     """Return the hash of the page that holds `tokens`, after the page with hash `before`."""
-    raw = np.asarray(tokens, dtype="<u4").tobytes()
+    return _page_hash(before, np.asarray(tokens, dtype="<u4").tobytes())
+
+
+def _page_hash(before: PageHash, raw: bytes) -> PageHash:
     return PageHash(blake2b(before + raw, digest_size=_HASH_BYTES, person=b"baton-page-1").digest())
 
 
 def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> list[PageHash]:
     """Return the hashes of all complete pages of a sequence, in order."""
-    found, before = [], root
-    for start in range(0, len(tokens) - page_tokens + 1, page_tokens):
-        before = page_hash(before, tokens[start : start + page_tokens])
+    found, before, size = [], root, 4 * page_tokens
+    raw = np.asarray(tokens, dtype="<u4").tobytes()
+    for start in range(0, len(raw) - size + 1, size):
+        before = _page_hash(before, raw[start : start + size])
         found.append(before)
     return found
 
@@ -78,6 +83,13 @@ class CachedPage:
         self.children: dict[PageHash, CachedPage] = {}
 
 
+class CacheChange(msgspec.Struct, frozen=True, gc=False):
+    """A page has entered the cache, or has left it."""
+
+    page: PageHash
+    entered: bool
+
+
 class PrefixCache:
     """The cached pages of one worker. The ledger holds the pages themselves; the cache only knows
     their numbers."""
@@ -89,6 +101,7 @@ class PrefixCache:
         # entries that are verified from time to time, and when they last were; longest ago first
         self._verified: dict[CachedPage, Micros] = {}
         self.evicted = 0  # entries that were evicted to make room
+        self._changes: list[CacheChange] = []
 
     def __len__(self) -> int:
         """Return the number of entries, including those that were dropped and are still pinned."""
@@ -98,6 +111,11 @@ class PrefixCache:
     def idle(self) -> int:
         """The number of entries without pins: each can give back a page of every group."""
         return len(self._idle)
+
+    def take_changes(self) -> "list[CacheChange]":
+        """Return which entries can be found or not found any more since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
 
     @property
     def pins(self) -> int:
@@ -158,6 +176,7 @@ class PrefixCache:
         if parent is not None:
             parent.children[digest] = entry
         entry.pins = 1
+        self._changes.append(CacheChange(digest, entered=True))
         return entry
 
     def evict(self) -> CachedPage:
@@ -192,6 +211,7 @@ class PrefixCache:
 
     def _take_out(self, entry: CachedPage) -> None:
         del self._entries[entry.digest]
+        self._changes.append(CacheChange(entry.digest, entered=False))
         self._idle.pop(entry, None)
         self._verified.pop(entry, None)
         if entry.parent is not None:
@@ -224,6 +244,10 @@ class PrefixCache:
     def holds(self, entry: CachedPage) -> bool:
         """Whether an entry's pages have belonged to the cache ever since it came."""
         return entry in self._condemned or self._entries.get(entry.digest) is entry
+
+    def hashes(self) -> Iterable[PageHash]:
+        """Return the hash of every entry that `find` can find, a parent always before its child."""
+        return self._entries.keys()
 
     def live(self) -> Iterable[CachedPage]:
         """Return every entry that `find` can find."""

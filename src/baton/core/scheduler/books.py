@@ -7,6 +7,7 @@ import msgspec
 
 from baton.core.ids import Boot, Micros, Seq
 from baton.core.messages import (
+    AskCache,
     AskLedger,
     Clear,
     Credits,
@@ -16,6 +17,8 @@ from baton.core.messages import (
     ResetCache,
     RoomView,
 )
+from baton.core.prefill_cost import Backlog
+from baton.core.scheduler.cache_news import CacheNews
 from baton.core.scheduler.credit_news import CreditNews
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.stage import Handlers, Stage
@@ -31,11 +34,12 @@ class LeaderBooks(Stage[Any]):
         super().__init__(worker)
         self._others = others
         self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
-        self.news = CreditNews()
+        self.news, self.cache_news = CreditNews(), CacheNews(worker.manifest.boot)
         self.opened_epochs = 0
 
     def handlers(self) -> Handlers:
         return {
+            AskCache: self._on_ask_cache,
             AskLedger: self._on_ask_ledger,
             Clear: self._on_clear,
             ResetCache: self._on_reset_cache,
@@ -46,14 +50,30 @@ class LeaderBooks(Stage[Any]):
 
     def gateway_up(self, boot: Boot) -> None:
         self.news.joined(boot)
+        self.cache_news.joined(boot, self.worker.ledger.cache.hashes())
+
+    def gateway_lost(self, boot: Boot) -> None:
+        """A session with a gateway has ended."""
+        self.news.left(boot)
+        self.cache_news.left(boot)
 
     def timer(self) -> Micros | None:
-        return self.news.timer()
+        dues = (self.news.timer(), self.cache_news.timer())
+        return min((due for due in dues if due is not None), default=None)
 
-    def tell_capacity(self) -> None:
+    def tell_gateways(self) -> None:
         """Send the gateways what has changed, at the end of a turn."""
-        for boot, credits in self.news.due(self._capacity, self.worker.now):
-            self.worker.send(boot, credits)
+        worker = self.worker
+        if changes := worker.ledger.cache.take_changes():
+            self.cache_news.changed(changes)
+        for boot, changed in self.cache_news.due(worker.now):
+            worker.send(boot, changed)
+        for boot, credits in self.news.due(self._capacity, worker.now):
+            told = self.cache_news.told(boot)
+            worker.send(boot, msgspec.structs.replace(credits, cache_changes=told))
+
+    def _on_ask_cache(self, sender: Boot, ask: AskCache) -> None:
+        self.cache_news.asked(sender, self.worker.ledger.cache.hashes())
 
     def _capacity(self) -> Credits:
         """Return what this worker holds and how much more it could take."""
@@ -72,6 +92,9 @@ class LeaderBooks(Stage[Any]):
             ahead_pages={g: n for stage in self._others for g, n in stage.ahead_pages().items()},
             stamp=self.news.stamp,
             draining=worker.draining.on,
+            backlog=sum((stage.backlog() for stage in self._others), Backlog()),
+            prefill_cost=worker.prefill.cost,
+            cache_changes=self.cache_news.sent,  # each gateway is told how many of them it was sent
         )
 
     # ---- for whoever asks -----------------------------------------------------------------------

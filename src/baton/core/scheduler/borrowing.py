@@ -16,15 +16,14 @@ any of this. A room never waits for memory here, and its time is bounded: `answe
 answer, a deadline for the read.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from baton.core.agreement import Ballot, ConnectOrder, Fetch, Report, Vote
 from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import add_sums
-from baton.core.handoff.fetch_back import FetchBack, PrefillRates
+from baton.core.handoff.fetch_back import FetchBack, FetchBackRule
 from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, Boot, Key, Micros, Rank
 from baton.core.manifest import Manifest
@@ -54,16 +53,11 @@ class Borrowing(Stage[PrefillRoom]):
     def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
         super().__init__(worker)
         self._offering = offering
-        self.pace = PrefillRates(worker.settings.fetch_back)
+        self.pace = FetchBackRule(worker.settings.fetch_back)
         self._lenders: dict[Boot, Lender] = {}
-        self._began: list[tuple[Micros, int]] = []  # steps under way: when, and how many tokens
-        self._ended = Micros(0)  # when the last step ended
 
     def handlers(self) -> Handlers:
         return {Hello: self._meet_lender, Loan: self.on_loan, Verdict: self._on_verdict}
-
-    def kept(self) -> dict[str, Collection[Any]]:
-        return {"steps": self._began}
 
     def _meet_lender(self, sender: Boot, hello: Hello) -> None:
         """A decode worker has paired with us. Connect to it if it lends."""
@@ -97,16 +91,6 @@ class Borrowing(Stage[PrefillRoom]):
         if self._lenders.pop(boot, None) is not None:
             self.worker.draft.disconnect.append(boot)
 
-    def stepping(self, tokens: int) -> None:
-        """A step of this many tokens begins."""
-        self._began.append((self.worker.now, tokens))
-
-    def stepped(self) -> None:
-        """The oldest step under way has ended."""
-        began, tokens = self._began.pop(0)
-        self.pace.compute.saw(tokens, max(1, self.worker.now - max(began, self._ended)))
-        self._ended = self.worker.now
-
     # ---- asking ---------------------------------------------------------------------------------
 
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
@@ -123,7 +107,7 @@ class Borrowing(Stage[PrefillRoom]):
             or lacking < self.worker.manifest.page_blocks
         ):
             return
-        if not self._pays(lacking):
+        if not self._pays(room, lacking):
             self.worker.marks[Mark.NOT_WORTH_IT] += 1
             return
         self.worker.see(room, Saw.ASKED)
@@ -138,9 +122,10 @@ class Borrowing(Stage[PrefillRoom]):
         """Return the block of the last token, which must be computed."""
         return self._block(room.length - 1)
 
-    def _pays(self, blocks: int) -> bool:
+    def _pays(self, room: PrefillRoom, blocks: int) -> bool:
+        past = room.done + blocks * self.worker.state_table.block_tokens
         return self.pace.pays(
-            tokens=blocks * self.worker.state_table.block_tokens,
+            compute_us=self.worker.prefill.cost.time(room.done, past),
             nbytes=blocks * self.worker.reuse.block_bytes,
         )
 
@@ -175,7 +160,7 @@ class Borrowing(Stage[PrefillRoom]):
                 self.worker.send(sender, Returned(loan.key))
             return
         blocks = self._fits(room, sender, loan)
-        if blocks and self._pays(blocks):
+        if blocks and self._pays(room, blocks):
             self._order(room, loan, blocks)
             return
         self.worker.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1

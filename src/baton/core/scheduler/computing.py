@@ -4,16 +4,19 @@ space for.
 COMPUTING ──chunk──▶ every rank computes and seals it ──▶ its complete pages enter the prefix cache ──▶ the next stage goes on
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from baton.core.agreement import RowOrder
 from baton.core.handoff.birth_sums import add_sums, sums_of
-from baton.core.ids import Rank, TokenIndex
+from baton.core.ids import Key, Rank, TokenIndex
 from baton.core.marks import Mark
+from baton.core.memory.chains import PagesUnderWay, known
 from baton.core.memory.chunks import ChunkRule, final_blocks, next_chunk
+from baton.core.memory.prefix_cache import PageHash
 from baton.core.messages import Drawn
 from baton.core.past import past_of
+from baton.core.prefill_cost import Backlog
 from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
@@ -24,6 +27,7 @@ from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.worker import Worker
 
 ComputedRoom = PrefillRoom | UnifiedRoom
+UNCOMPUTED = (RoomState.QUEUED, RoomState.BORROWING, RoomState.COMPUTING)
 
 
 class Computing(Stage[Any]):
@@ -43,10 +47,31 @@ class Computing(Stage[Any]):
         # Where tokens are generated, they follow the prompt in the same pages, so that its last
         # block is still written to.
         self._follow = int(worker.role.generates)
+        self._tokens = self._pairs = 0  # of the rows in the batch that this turn composes
+
+        self._chains: dict[Key, list[PageHash]] = {}  # of the prompts of open rooms
+        self._coming = PagesUnderWay[PageHash]()  # the pages of these chains
+
+    def kept(self) -> dict[str, Collection[Any]]:
+        return {"steps": self.worker.prefill.under_way, "chains": self._chains}
+
+    def opened(self, room: ComputedRoom) -> None:
+        """Note how much of a prompt will have been computed when its turn comes: what is cached,
+        and what rooms before it compute."""
+        reuse, chain = self.worker.reuse, self.worker.reuse.chain(room)
+        if not room.computes_all:
+            pages = known(chain, lambda page: page in self._coming or reuse.has(page))
+            room.foreseen = pages * reuse.page_tokens
+        self._chains[room.key] = chain
+        self._coming.add(chain)
+
+    def forgotten(self, room: ComputedRoom) -> None:
+        self._coming.drop(self._chains.pop(room.key, []))
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
         """The cached part of the prompt counts as computed."""
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
+        room.foreseen = 0
         room.sums = sums_of(reuse)
 
     def due(self) -> list[ComputedRoom]:
@@ -75,10 +100,27 @@ class Computing(Stage[Any]):
                 self.worker.marks[Mark.GRAMMAR_AWAITED] += 1
                 continue  # the last chunk draws the first token
             self.worker.blocks.slide(room, room.done, tokens=room.length + self._follow)
-            self.worker.add_row(room, self._chunk(room, room.ordered, room.ordered + size))
-            room.ordered += size
+            start, end = room.ordered, room.ordered + size
+            self.worker.add_row(room, self._chunk(room, start, end))
+            self._tokens += size
+            self._pairs += size * (start + end) // 2
+            room.ordered = end
             left -= size
         return tokens - left
+
+    def stepping(self, tokens: int) -> None:
+        self.worker.prefill.stepping(self._tokens, self._pairs, self.worker.now)
+        self._tokens = self._pairs = 0
+
+    def stepped(self) -> None:
+        self.worker.prefill.stepped(self.worker.now)
+
+    def backlog(self) -> Backlog:
+        rooms = self.worker.rooms.in_state(*UNCOMPUTED)
+        rest = [(max(room.done, room.foreseen), room.length) for room in rooms]
+        rest = [(start, end) for start, end in rest if start < end]
+        us = sum(self.worker.prefill.cost.time(start, end) for start, end in rest)
+        return Backlog(len(rest), sum(end - start for start, end in rest), round(us))
 
     def _chunk(self, room: ComputedRoom, start: int, end: int) -> RowOrder:
         last = end == room.length

@@ -11,6 +11,7 @@ import msgspec
 
 from baton.core.ids import Boot, Micros, Stamp
 from baton.core.messages import Credits
+from baton.core.prefill_cost import Backlog, PrefillCost
 
 PERIOD = Micros(20_000)
 
@@ -53,11 +54,13 @@ class CreditNews:
             self._owed = bool(self._tickets)
             return []
         credits = capacity()
-        self._owed = self._owed or credits != self._said
+        # What is still to be computed gets less by itself, and the receiver knows how fast.
+        lasting = msgspec.structs.replace(credits, backlog=Backlog(), prefill_cost=PrefillCost())
+        self._owed = self._owed or lasting != self._said
         if not self._owed or now < self._said_at + PERIOD:
             return []
         self._number += 1
-        self._owed, self._said_at, self._said = False, now, credits
+        self._owed, self._said_at, self._said = False, now, lasting
         said = msgspec.structs.replace(credits, number=self._number)
         return [
             (gateway, msgspec.structs.replace(said, tickets=count))

@@ -136,7 +136,7 @@ class Leader:
         worker = self.worker
         if boot in worker.gateways:
             worker.gateways.discard(boot)
-            self._books.news.left(boot)
+            self._books.gateway_lost(boot)
             for room in [r for r in worker.rooms.values() if r.ticket.gateway == boot]:
                 worker.marks[Mark.GATEWAY_LOST] += 1
                 worker.end(room)
@@ -384,7 +384,7 @@ class Leader:
             self._schedule()
         self._issue()
         self._tell_progress()
-        self._books.tell_capacity()
+        self._books.tell_gateways()
         if not self.worker.role.guest:  # whose process is another engine's
             self.worker.draining.look(
                 self.worker.now, rooms=len(self.worker.rooms), gateways=len(self.worker.gateways)

@@ -17,6 +17,8 @@ class PrefillRoom(OpenRoom):
         self.scores, self.computes_all = no_scores(ticket), ticket.scores_prompt
         self.ordered = 0  # positions in batches so far
         self.done = 0  # positions computed on every rank
+        # positions that will be cached when its turn comes, as it seemed when it came
+        self.foreseen = 0
         self.offers = 0
         self.admitted = False
         self.sums: RoomSums = {}  # of its whole blocks, as they were computed

@@ -17,6 +17,7 @@ from baton.core.events import GuestEvent
 from baton.core.ids import Boot, GroupName, Micros
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Drawn, Ticket
+from baton.core.prefill_cost import Backlog
 from baton.core.prompt_scores import PromptScores
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.room import OpenRoom, RoomState
@@ -112,6 +113,10 @@ class Stage(Generic[R]):
         return None
 
     # ---- views ----------------------------------------------------------------------------------
+
+    def backlog(self) -> Backlog:
+        """Return what this stage still has to compute of the prompts of open rooms."""
+        return Backlog()
 
     def ahead_pages(self) -> Mapping[GroupName, int]:
         """Return the pages of each group that rooms may hold before their decode worker admits

@@ -15,3 +15,5 @@ class UnifiedRoom(GeneratingRoom):
         self.scores, self.computes_all = no_scores(ticket), ticket.scores_prompt
         self.ordered = 0  # prompt positions in batches so far
         self.done = 0  # prompt positions computed on every rank
+        # positions that will be cached when its turn comes, as it seemed when it came
+        self.foreseen = 0

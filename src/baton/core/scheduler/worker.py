@@ -26,6 +26,7 @@ from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
 from baton.core.memory.span import Span
 from baton.core.messages import AnyMessage, Ended, FailCode, Failed, Ticket
+from baton.core.prefill_cost import MeasuredPrefill
 from baton.core.scheduler.batches import Batches
 from baton.core.scheduler.block_manager import BlockManager
 from baton.core.scheduler.draining import Draining
@@ -86,6 +87,7 @@ class Worker(Generic[R]):
         self.draining = Draining()
         self.draft = PlanDraft()
         self.effects: list[Effect] = []
+        self.prefill = MeasuredPrefill()
         self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
         self.plans = Plans()
         self.marks: Marks = Marks()

@@ -20,8 +20,10 @@ from baton.core.ids import Boot, Key, Room
 from baton.core.messages import (
     Abort,
     Admitted,
+    AskCache,
     AskLedger,
     Borrow,
+    CacheChanged,
     Clear,
     Close,
     Credits,
@@ -101,7 +103,7 @@ def _of_itself(sender: Boot, message: Register | Hello, knows: Knows) -> bool:
     return sender == message.manifest.boot
 
 
-def _of_its_own(sender: Boot, message: Credits | Progress, knows: Knows) -> bool:
+def _of_its_own(sender: Boot, message: Credits | CacheChanged | Progress, knows: Knows) -> bool:
     return sender == message.worker
 
 
@@ -117,8 +119,8 @@ RULES: Mapping[type[Any], Rule] = {
     **dict.fromkeys((Tokens, Recompute, Admitted, Received, Loan), _from_decode),
     **dict.fromkeys((PromptLogprobs, Failed, Ended, Stale, Trial, Doubt, Verdict), _from_either),
     **dict.fromkeys((Register, Hello), _of_itself),
-    **dict.fromkeys((Credits, Progress), _of_its_own),
-    **dict.fromkeys((Introduce, AskLedger, Clear, ResetCache, Drain), _from_a_gateway),
+    **dict.fromkeys((Credits, CacheChanged, Progress), _of_its_own),
+    **dict.fromkeys((Introduce, AskCache, AskLedger, Clear, ResetCache, Drain), _from_a_gateway),
 }
 
 

@@ -165,6 +165,16 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("SimFabric", "_peers"): _read_from,
         ("ProgressTracker", "_heard"): _some("workers"),  # its own worker among them
         ("Router", "_all"): _each("workers"),
+        ("Router", "_partners"): _some("workers"),
+        ("Router", "_row_us"): _some("workers"),
+        ("CacheNews", "_gateways"): _each("gateways"),
+        ("KnownCaches", "_workers"): _each("workers"),
+        # the bits of workers that are gone: as many as there were at one time
+        ("KnownCaches", "_free"): lambda live, owner, table: len(set(table)) == len(table),
+        ("CacheIndex", "_pages"): lambda live, owner, table: len(table) <= len(live.workers),
+        ("CacheIndex", "_has"): lambda live, owner, table: (
+            set(table) == set().union(*owner._pages.values())
+        ),
         ("Router", "_pairs"): _pairs,
         ("Router", "_ahead"): _pairs,
         # of the links that dialled us the adapter forgets the oldest (adapters/zmq_control.py

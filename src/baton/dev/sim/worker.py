@@ -26,6 +26,7 @@ from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.at_rest import Where
 from baton.dev.sim.books import PlanBook, ShadowBooks
+from baton.dev.sim.cache_news import untrue
 from baton.dev.sim.caches import CacheBook
 from baton.dev.sim.checked import Checked
 from baton.dev.sim.collective import Collective
@@ -227,6 +228,8 @@ class WorkerRun:
         if not effects:
             return
         ledger = self.leader.worker.ledger
+        if wrong := untrue(effects, ledger.cache):
+            self.world.violate("news_true", f"{self.draw.name} says that {wrong}")
         self.world.endings.acts(self.boot, self.draw.name, effects)
         self.world.overtaking.acts(self.boot, self.draw.name, effects)
         if self.draw.role == "prefill":

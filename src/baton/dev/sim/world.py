@@ -26,6 +26,7 @@ from baton.core.memory.state import Placement
 from baton.core.messages import BlockRun, Clear, Drain, ResetCache, Ticket
 from baton.core.session.session import SessionLimits
 from baton.dev.sim import content
+from baton.dev.sim.cache_news import unknown
 from baton.dev.sim.caches import CacheBook
 from baton.dev.sim.confusion import Confusion
 from baton.dev.sim.costs import Wires
@@ -68,6 +69,8 @@ SERVED_US = 2_000_000
 END_US = PAIRED_US + SERVED_US
 PROBE_US = 1_000_000  # too short for a handoff that stalls and is tried again
 REST_US = 1_000_000
+# until a gateway knows of a change in a cache, with another try after news was lost
+KNOWN_US = 200_000
 HASHED_US = 500_000  # until the hashes of cached pages have ended, if nothing delays them
 LONG_US = 13_000_000  # until the oldest copy of a frame and the last straggler have come
 SCRUBS = 8  # orders to hash cached pages within the interval; all ranks answer each
@@ -608,6 +611,7 @@ class World:
             if what := worker.at_rest():
                 self.violate("nothing_left", what)
         self._nothing_kept()
+        self._caches_are_known()
         self._damage_is_found()
 
     def _nothing_kept(self) -> None:
@@ -620,6 +624,15 @@ class World:
 
     def _kept(self) -> Iterator[tuple[Process, str]]:
         return kept([(g.process, g.front) for g in self.gateways.values()], self.workers.values())
+
+    def _caches_are_known(self) -> None:
+        """Check that gateways know what workers have cached, once all news has come."""
+        caches = {w.boot: w.leader.worker.ledger.cache for w in self.workers.values()}
+        for gateway in self.gateways.values():
+            if unknown(gateway.front, caches):
+                self._advance(self.heap.now + KNOWN_US)
+            if wrong := unknown(gateway.front, caches):
+                self.violate("index_exact", f"{gateway.process.name}: {wrong}")
 
     def _damage_is_found(self) -> None:
         """Check that cached pages that are damaged now are gone after the time within which damage

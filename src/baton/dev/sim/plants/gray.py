@@ -6,9 +6,9 @@ from typing import Any
 from baton.core.gateway import front as front_module
 from baton.core.gateway.epoch_failures import EpochFailures
 from baton.core.gateway.epochs import Epochs
+from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.gateway.request import Request
 from baton.core.gateway.request_state import RequestSaw
-from baton.core.gateway.router import RegisteredWorker
 from baton.core.ids import Micros, Seq
 from baton.core.messages import FailCode
 from baton.core.rank.watchdog import Lane, Watchdog, WorkKind

@@ -1,0 +1,119 @@
+"""What a gateway knows of the prefix caches of its workers: pages that they say they have, and
+pages of prompts that they were given and will have computed before a new prompt's turn comes.
+
+    CacheChanged ──next number?──▶ index                   Credits: how many there were ──fewer came?──┐
+                       └── no: some were lost ──▶ AskCache ──▶ CacheChanged afresh ◀───────────────────┘
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, PageId, Slot
+from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids
+from baton.core.ids import Boot, Key
+from baton.core.memory.chains import PagesUnderWay
+from baton.core.messages import CacheChanged
+
+
+class KnownCache(msgspec.Struct):
+    """What is kept of one worker."""
+
+    slot: Slot
+    kind: PageKind
+    heard: int = 0  # messages about its cache
+    asked: bool = False  # to say afresh what it has
+    chains: dict[Key, list[PageId]] = {}  # of the prompts that it was given
+    coming: PagesUnderWay[PageId] = msgspec.field(default_factory=PagesUnderWay[PageId])
+
+
+class KnownCaches:
+    """Knows the caches of all workers of one gateway."""
+
+    def __init__(self, most: int = MOST_PAGES) -> None:
+        self._cached, self._coming = CacheIndex(most), CacheIndex(most)
+        self._workers: dict[Boot, KnownCache] = {}
+        self._free: list[Slot] = []  # of workers that are gone
+        self.ignored = 0  # pages for which there was no place
+
+    def __len__(self) -> int:
+        return len(self._cached)
+
+    def joins(self, boot: Boot, kind: PageKind) -> None:
+        """A worker registers. It is taken to have nothing."""
+        slot = self._free.pop() if self._free else Slot(len(self._workers))
+        self._workers[boot] = KnownCache(slot, kind, chains={})
+
+    def leaves(self, boot: Boot) -> None:
+        """A worker is gone."""
+        known = self._workers.pop(boot)
+        self._cached.forget(known.slot)
+        self._coming.forget(known.slot)
+        self._free.append(known.slot)
+
+    # ---- what workers say -----------------------------------------------------------------------
+
+    def changed(self, boot: Boot, message: CacheChanged) -> bool:
+        """A worker's cache has changed. Returns whether it is to be asked for all that it has,
+        because earlier changes were lost."""
+        known = self._workers[boot]
+        if message.number <= known.heard:
+            return False  # again
+        if message.afresh:
+            self._cached.forget(known.slot)
+            known.asked = False
+        elif message.number != known.heard + 1:
+            return self._missed(known)  # what it has afresh will count this one too
+        known.heard = message.number
+        self._cached.left(known.slot, page_ids(message.left))
+        self.ignored += self._cached.entered(known.slot, page_ids(message.entered))
+        return False
+
+    def stated(self, boot: Boot, changes: int) -> bool:
+        """A worker says how many messages about its cache it has sent. Returns whether it is to be
+        asked for all that it has, because some were lost."""
+        known = self._workers[boot]
+        return changes > known.heard and self._missed(known)
+
+    def _missed(self, known: KnownCache) -> bool:
+        asks, known.asked = not known.asked, True
+        return asks
+
+    # ---- what they are given --------------------------------------------------------------------
+
+    def gives(self, boot: Boot, key: Key, prompt: PromptPages) -> None:
+        """A worker is to compute a prompt."""
+        known = self._workers[boot]
+        chain = known.chains[key] = prompt.chain(known.kind)
+        self._coming.entered(known.slot, known.coming.add(chain))
+
+    def ended(self, boot: Boot, key: Key) -> None:
+        """A worker holds nothing of a prompt any more."""
+        known = self._workers.get(boot)
+        if known is not None and (chain := known.chains.pop(key, None)) is not None:
+            self._coming.left(known.slot, known.coming.drop(chain))
+
+    # ---- what they have -------------------------------------------------------------------------
+
+    def count(self, boot: Boot) -> int:
+        """Return how many pages a worker has."""
+        return self._cached.count(self._workers[boot].slot)
+
+    def pages_of(self, boot: Boot) -> frozenset[PageId]:
+        """Return the pages that a worker has."""
+        return self._cached.pages_of(self._workers[boot].slot)
+
+    def positions(self, boots: Sequence[Boot], prompt: PromptPages, *, coming: bool) -> list[int]:
+        """Return how many positions of a prompt each of these workers has.
+
+        coming: whether those count that a worker will have computed before its turn comes
+        """
+        workers = [self._workers[boot] for boot in boots]
+        found: dict[PageKind, Mapping[Slot, int]] = {}
+        for kind in {w.kind for w in workers}:
+            depths = self._cached.depths(chain := prompt.chain(kind))
+            if coming:
+                for slot, depth in self._coming.depths(chain).items():
+                    depths[slot] = max(depth, depths.get(slot, 0))
+            found[kind] = depths
+        return [found[w.kind].get(w.slot, 0) * w.kind.tokens for w in workers]

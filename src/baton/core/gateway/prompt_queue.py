@@ -1,0 +1,47 @@
+"""What one worker still has to compute of prompts, as its gateway knows it: its last statement, and
+the tickets that it did not know of then."""
+
+from collections import deque
+
+from baton.core.ids import Micros
+from baton.core.messages import Credits
+from baton.core.prefill_cost import PrefillCost
+
+
+class PromptQueue:
+    """The prompts at one worker.
+
+    Attributes:
+        cost: how long prompts take it
+        free_at: when it will have computed all of them, as far as is known
+        prompts: how many are not computed
+        tokens: how many of their tokens are not computed
+    """
+
+    def __init__(self) -> None:
+        self.cost = PrefillCost()
+        self.free_at = Micros(0)
+        self.prompts = self.tokens = 0
+        self._unheard: deque[tuple[int, int, int]] = deque()  # number, tokens, microseconds
+
+    def gives(self, number: int, cached: int, length: int, now: Micros) -> None:
+        """A ticket goes out, the `number`-th of this gateway. The worker has `cached` positions of
+        its prompt."""
+        tokens, us = length - cached, round(self.cost.time(cached, length))
+        self._unheard.append((number, tokens, us))
+        self._add(tokens, us, now)
+
+    def states(self, credits: Credits, now: Micros) -> None:
+        """The worker states what it has to compute, and how long that takes it."""
+        self.cost, backlog = credits.prefill_cost, credits.backlog
+        self.prompts, self.tokens = backlog.prompts, backlog.tokens
+        self.free_at = Micros(now + backlog.us)
+        while self._unheard and self._unheard[0][0] <= credits.tickets:
+            self._unheard.popleft()
+        for _, tokens, us in self._unheard:
+            self._add(tokens, us, now)
+
+    def _add(self, tokens: int, us: int, now: Micros) -> None:
+        self.prompts += 1
+        self.tokens += tokens
+        self.free_at = Micros(max(self.free_at, now) + us)

@@ -1,0 +1,174 @@
+"""Which of the workers that could compute a prompt should do it: a price for each of them, of which
+the lowest is taken.
+
+round_robin   each in turn
+least_load    the shortest time until it has computed what it has
+cache_aware   the longest cached beginning, unless the load is far from even (as SGLang's router)
+lmetric       tokens to compute, its own among them, x requests there (LMetric)
+mooncake      the shortest predicted TTFT (Mooncake, FAST'25, algorithm 1, without transfers)
+priced        predicted wait, and its own work, which delays those that come after it as well
+
+`priced`: work of a request makes everybody wait who comes to that worker before its queue is empty.
+In a service whose workers have q prompts each, these are about q. So its own work counts 1 + q
+times, and its wait once.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+from typing_extensions import override
+
+from baton.core.gateway.prompt_queue import PromptQueue
+from baton.core.ids import Micros
+
+# SGLang's router: the load is uneven if the longest queue exceeds the shortest by so many requests
+# and by so many times; a beginning counts if it is so much of the prompt
+UNEVEN, UNEVEN_TIMES, ENOUGH = 64, 1.5, 0.3
+
+
+class Candidate(Protocol):
+    """A worker that could compute the prompt."""
+
+    @property
+    def queue(self) -> PromptQueue:
+        """What it has to compute."""
+        ...
+
+    @property
+    def turn(self) -> int:
+        """When it was last given a request; a higher number is later."""
+        ...
+
+    @property
+    def cached_pages(self) -> int:
+        """How many pages it has cached."""
+        ...
+
+
+class RoutingPolicy(Protocol):
+    """Sets prices."""
+
+    uses_caches: bool  # otherwise `cached` is 0 for all
+    predicts: bool  # whether decode workers are chosen by predicted times, not by open requests
+
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        """Return a price for each worker.
+
+        cached: how many positions of the prompt each of them has
+        tokens: the length of the prompt
+        """
+        ...
+
+
+class RoundRobin(RoutingPolicy):
+    """Takes one after the other."""
+
+    uses_caches = predicts = False
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        return [w.turn for w in workers]
+
+
+class LeastLoad(RoutingPolicy):
+    """Looks at what a worker has to do, and not at what it has cached."""
+
+    uses_caches = predicts = False
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        return [max(0, w.queue.free_at - now) for w in workers]
+
+
+class CacheAware(RoutingPolicy):
+    """Takes the longest cached beginning; the smallest cache where none is long; the shortest queue
+    where the load is uneven."""
+
+    uses_caches, predicts = True, False
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        queued = [w.queue.prompts for w in workers]
+        most, least = max(queued), min(queued)
+        if most - least > UNEVEN and most > UNEVEN_TIMES * least:
+            return [float(n) for n in queued]
+        if max(cached) > ENOUGH * tokens:
+            return [float(-n) for n in cached]
+        return [float(w.cached_pages) for w in workers]
+
+
+class LMetric(RoutingPolicy):
+    """Multiplies tokens by requests."""
+
+    uses_caches, predicts = True, False
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        return [
+            (w.queue.tokens + tokens - have) * (w.queue.prompts + 1.0)
+            for w, have in zip(workers, cached, strict=True)
+        ]
+
+
+class Mooncake(RoutingPolicy):
+    """Takes the shortest time to the first token of this request."""
+
+    uses_caches, predicts = True, False
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        return _priced(workers, cached, tokens, now, weight=1.0)
+
+
+class Priced(RoutingPolicy):
+    """Counts what the request costs all others, too."""
+
+    uses_caches, predicts = True, True
+
+    @override
+    def prices(
+        self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+    ) -> list[float]:
+        queued = 0
+        for w in workers:
+            queued += w.queue.prompts
+        return _priced(workers, cached, tokens, now, weight=1 + queued / len(workers))
+
+
+def _priced(
+    workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros, *, weight: float
+) -> list[float]:
+    """Return wait + work x weight. The work is `PrefillCost.time`, written out: this is called for
+    every worker and every request."""
+    found = []
+    for w, have in zip(workers, cached, strict=True):
+        queue = w.queue
+        cost, wait = queue.cost, queue.free_at - now
+        work = (tokens - have) * (cost.token_us + cost.pair_us * (have + tokens) / 2)
+        found.append(work * weight + (wait if wait > 0 else 0))
+    return found
+
+
+POLICIES: Mapping[str, RoutingPolicy] = MappingProxyType(
+    {
+        "priced": Priced(),
+        "round_robin": RoundRobin(),
+        "least_load": LeastLoad(),
+        "cache_aware": CacheAware(),
+        "lmetric": LMetric(),
+        "mooncake": Mooncake(),
+    }
+)

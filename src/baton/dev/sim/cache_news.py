@@ -1,0 +1,49 @@
+"""Judges what workers tell gateways of their prefix caches, and what gateways know of them.
+
+CacheChanged        a page that has entered is cached at that moment, one that has left is not
+at rest             every gateway knows exactly the pages that each worker has
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from baton.core.effects import Effect, Send
+from baton.core.gateway.front import Front
+from baton.core.ids import Boot
+from baton.core.memory.prefix_cache import PrefixCache
+from baton.core.messages import CacheChanged
+
+ID_BYTES = 8
+
+
+def cached_ids(cache: PrefixCache) -> set[int]:
+    """Return the pages of a cache, as gateways know them."""
+    return {int.from_bytes(entry.digest[:ID_BYTES], "little") for entry in cache.live()}
+
+
+def untrue(effects: Sequence[Effect], cache: PrefixCache) -> str:
+    """Return what a leader says that is not so; empty if all is true."""
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, CacheChanged):
+            message, cached = effect.message, cached_ids(cache)
+            if wrong := set(_ids(message.entered)) - cached:
+                return f"pages {sorted(wrong)} have entered the cache, and are not there"
+            if wrong := set(_ids(message.left)) & cached:
+                return f"pages {sorted(wrong)} have left the cache, and are there"
+    return ""
+
+
+def _ids(hashes: bytes) -> Iterator[int]:
+    for start in range(0, len(hashes), ID_BYTES):
+        yield int.from_bytes(hashes[start : start + ID_BYTES], "little")
+
+
+def unknown(front: Front, workers: Mapping[Boot, PrefixCache]) -> str:
+    """Return where a gateway's index differs from the caches of workers; empty if it does not."""
+    for boot, cache in workers.items():
+        has, thought = cached_ids(cache), front.router.caches.pages_of(boot)
+        if thought != has:
+            return (
+                f"the worker of boot {boot} has cached {len(has)} pages; the gateway does not know "
+                f"of {len(has - thought)} of them, and thinks of {len(thought - has)} others"
+            )
+    return ""
