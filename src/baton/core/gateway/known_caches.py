@@ -5,7 +5,7 @@ pages of prompts that they were given and will have computed before a new prompt
                        └── no: some were lost ──▶ AskCache ──▶ CacheChanged afresh ◀───────────────────┘
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -14,6 +14,9 @@ from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids
 from baton.core.ids import Boot, Key
 from baton.core.memory.chains import PagesUnderWay
 from baton.core.messages import CacheChanged
+
+# by kind of pages and by slot: which place a worker has in a list of workers
+Places = dict[PageKind, dict[Slot, int]]
 
 
 class KnownCache(msgspec.Struct):
@@ -103,17 +106,26 @@ class KnownCaches:
         """Return the pages that a worker has."""
         return self._cached.pages_of(self._workers[boot].slot)
 
-    def positions(self, boots: Sequence[Boot], prompt: PromptPages, *, coming: bool) -> list[int]:
-        """Return how many positions of a prompt each of these workers has.
+    def places(self, boots: Sequence[Boot]) -> Places:
+        """Return what `positions` needs to know of these workers. It holds until one of them goes."""
+        found: Places = {}
+        for i, boot in enumerate(boots):
+            known = self._workers[boot]
+            found.setdefault(known.kind, {})[known.slot] = i
+        return found
+
+    def positions(
+        self, places: Places, count: int, prompt: PromptPages, *, coming: bool
+    ) -> list[int]:
+        """Return how many positions of a prompt each of `count` workers has.
 
         coming: whether those count that a worker will have computed before its turn comes
         """
-        workers = [self._workers[boot] for boot in boots]
-        found: dict[PageKind, Mapping[Slot, int]] = {}
-        for kind in {w.kind for w in workers}:
-            depths = self._cached.depths(chain := prompt.chain(kind))
-            if coming:
-                for slot, depth in self._coming.depths(chain).items():
-                    depths[slot] = max(depth, depths.get(slot, 0))
-            found[kind] = depths
-        return [found[w.kind].get(w.slot, 0) * w.kind.tokens for w in workers]
+        found = [0] * count
+        for kind, slots in places.items():
+            chain = prompt.chain(kind)
+            for index in (self._cached, self._coming) if coming else (self._cached,):
+                for slot, depth in index.depths(chain).items():
+                    if (i := slots.get(slot)) is not None:
+                        found[i] = max(found[i], depth * kind.tokens)
+        return found

@@ -13,6 +13,7 @@ class PromptQueue:
 
     Attributes:
         cost: how long prompts take it
+        token_us, pair_us: the two figures of `cost`
         free_at: when it will have computed all of them, as far as is known
         prompts: how many are not computed
         tokens: how many of their tokens are not computed
@@ -20,6 +21,7 @@ class PromptQueue:
 
     def __init__(self) -> None:
         self.cost = PrefillCost()
+        self.token_us, self.pair_us = self.cost.token_us, self.cost.pair_us
         self.free_at = Micros(0)
         self.prompts = self.tokens = 0
         self._unheard: deque[tuple[int, int, int]] = deque()  # number, tokens, microseconds
@@ -34,6 +36,7 @@ class PromptQueue:
     def states(self, credits: Credits, now: Micros) -> None:
         """The worker states what it has to compute, and how long that takes it."""
         self.cost, backlog = credits.prefill_cost, credits.backlog
+        self.token_us, self.pair_us = self.cost.token_us, self.cost.pair_us
         self.prompts, self.tokens = backlog.prompts, backlog.tokens
         self.free_at = Micros(now + backlog.us)
         while self._unheard and self._unheard[0][0] <= credits.tickets:

@@ -40,6 +40,7 @@ class RegisteredWorker:
         self.queue = PromptQueue()
         self.turn = 0  # when it was last given a ticket
         self.cached_pages = 0  # as it says
+        self.load = 0  # open rooms
 
     def need(self, tokens: int) -> Pages:
         """Return the pages of a room with so many positions."""
@@ -52,6 +53,7 @@ class RegisteredWorker:
         self.open[ticket.key] = answer
         self._unheard.add(self._sent, self.need(tokens))
         self._unadmitted.add(ticket.key, self.need(tokens))
+        self._count()
 
     def computes(self, cached: int, length: int, now: Micros) -> None:
         """The ticket that was given last has a prompt that the worker is to compute. It has
@@ -67,6 +69,7 @@ class RegisteredWorker:
         self._unheard.drop_to(credits.tickets)
         self._admitted.clear()
         self.queue.states(credits, now)
+        self._count()
 
     def full(self) -> None:
         """The worker has refused a room because its queue is full, whatever it said before."""
@@ -86,6 +89,7 @@ class RegisteredWorker:
         """The worker holds nothing of a room any more."""
         self.open.pop(key, None)
         self._unadmitted.drop(key)
+        self._count()
         self._throughput.ended(key, now)
 
     def made(self, key: Key, tokens: int, now: Micros) -> None:
@@ -99,14 +103,13 @@ class RegisteredWorker:
         None before that was seen."""
         return self._throughput.row_us
 
-    @property
-    def load(self) -> int:
-        """How many rooms are open at the worker: ours, and, as far as it has told, those of other
-        gateways."""
-        if self.credits is None:
-            return len(self.open)
-        told = self.credits.running + self.credits.waiting + len(self._unheard)
-        return max(len(self.open), told)
+    def _count(self) -> None:
+        """Note how many rooms are open at the worker: ours, and those of other gateways, as far as
+        it has told."""
+        self.load = len(self.open)
+        if self.credits is not None:
+            told = self.credits.running + self.credits.waiting + len(self._unheard)
+            self.load = max(self.load, told)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Return how many microseconds an answer would take if it began now; 0 if it would have the

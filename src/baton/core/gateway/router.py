@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
 from typing import Any
 
-from baton.core.gateway.known_caches import KnownCaches
+import msgspec
+
+from baton.core.gateway.known_caches import KnownCaches, Places
 from baton.core.gateway.page_reservations import PageReservations
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
 from baton.core.gateway.registered_worker import RegisteredWorker
@@ -26,13 +28,30 @@ ROW_US = 1_000.0
 Pair = tuple[Boot, Boot]
 
 
+class Lot(msgspec.Struct, frozen=True):
+    """Some workers, in an order."""
+
+    boots: list[Boot]
+    workers: list[RegisteredWorker]
+    places: Places
+
+
+class Usable(msgspec.Struct, frozen=True):
+    """Who can be given a request: the workers that could compute its prompt, and the partners of
+    each, which could generate its answer."""
+
+    sources: Lot
+    partners: dict[Boot, Lot]
+    targets: list[RegisteredWorker]  # all partners, each once
+
+
 class Router:
     """Knows the workers and their pairs, and what each pair has room and time for."""
 
     def __init__(self, introduce_again_ms: int, policy: RoutingPolicy) -> None:
         self._again, self._policy = introduce_again_ms * 1000, policy
         self.caches = KnownCaches()
-        self._partners: dict[Boot, list[Boot]] | None = None  # of usable pairs, by prefill
+        self._known: Usable | None = None  # None after a change
         self._turn = 0
         self._row_us: dict[Boot, float] = {}
         self._all: dict[Boot, RegisteredWorker] = {}
@@ -61,7 +80,7 @@ class Router:
             return []
         worker = self._all[boot] = RegisteredWorker(message)
         self.caches.joins(boot, page_kind(message.manifest))
-        self._partners = None
+        self._known = None
         others = [
             (b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}
         ]
@@ -74,7 +93,7 @@ class Router:
         self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
         self._ahead = {p: tab for p, tab in self._ahead.items() if boot not in p}
         self._row_us.pop(boot, None)
-        self._partners = None
+        self._known = None
         worker = self._all.pop(boot, None)
         if worker is not None:
             self.caches.leaves(boot)
@@ -87,13 +106,13 @@ class Router:
             return False
         self._refusals.pop(pair, None)
         self._pairs[pair] = fabric
-        self._partners = None
+        self._known = None
         return True
 
     def unpaired(self, pair: Pair, why: str, now: Micros) -> Micros | None:
         """Two workers do not fit, or not any more. Returns when they are to be introduced again."""
         self._pairs.pop(pair, None)
-        self._partners = None
+        self._known = None
         if not self._are(pair):
             return None
         self._refusals[pair] = why
@@ -109,7 +128,7 @@ class Router:
     def doubt(self, pair: Pair, now: Micros) -> Micros | None:
         """One of the two says that it has lost the other: the pair is not used until decode says
         Paired again."""
-        self._partners = None
+        self._known = None
         return self._later(pair, now) if self._pairs.pop(pair, None) is not None else None
 
     def _later(self, pair: Pair, now: Micros) -> Micros:
@@ -127,30 +146,33 @@ class Router:
     def usable_pairs(self) -> list[Pair]:
         """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
         pair by itself."""
-        return [(source, target) for source, some in self._usable().items() for target in some]
+        return [(source, b) for source, some in self._usable().partners.items() for b in some.boots]
 
     def is_usable(self, pair: Pair) -> bool:
         """Return whether a request can be given to this pair."""
-        return pair[1] in self._usable().get(pair[0], ())
+        partners = self._usable().partners.get(pair[0])
+        return partners is not None and pair[1] in partners.boots
 
     @property
     def has_pair(self) -> bool:
         """Whether there is a pair that a request can be given to."""
-        return bool(self._usable())
+        return bool(self._usable().partners)
 
-    def _usable(self) -> dict[Boot, list[Boot]]:
-        """Return the partners of each worker that could compute a prompt."""
-        if self._partners is None:
-            self._partners = {}
+    def _usable(self) -> Usable:
+        """Return who can be given a request."""
+        if self._known is None:
+            found: dict[Boot, list[Boot]] = {}
             unified = [(b, b) for b, w in self._all.items() if w.role == UNIFIED]
             for pair in (*unified, *self._pairs):
                 if not any(self._all[boot].draining for boot in pair):
-                    self._partners.setdefault(pair[0], []).append(pair[1])
-        return self._partners
+                    found.setdefault(pair[0], []).append(pair[1])
+            partners = {source: self._lot(some) for source, some in found.items()}
+            targets = {b: self._all[b] for some in found.values() for b in some}
+            self._known = Usable(self._lot(list(found)), partners, list(targets.values()))
+        return self._known
 
-    def _targets(self) -> list[Boot]:
-        """Return the workers that could generate an answer."""
-        return list(dict.fromkeys(b for some in self._usable().values() for b in some))
+    def _lot(self, boots: list[Boot]) -> Lot:
+        return Lot(boots, [self._all[b] for b in boots], self.caches.places(boots))
 
     def registered(self) -> list[Register]:
         """Return all workers as they have registered."""
@@ -183,7 +205,7 @@ class Router:
         drained = worker.draining
         worker.states(credits, now)
         if worker.draining != drained:
-            self._partners = None
+            self._known = None
         if (row_us := worker.row_us) is not None:
             self._row_us[boot] = row_us
         return self.caches.stated(boot, credits.cache_changes)
@@ -203,7 +225,7 @@ class Router:
         self._turn += 1
         for boot in sorted(set(pair)):
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer, self._turn)
-        cached = self._cached((ticket.prefill,), prompt)[0]
+        cached = self._cached(self._lot([ticket.prefill]), prompt)[0]
         self._all[ticket.prefill].computes(cached, tokens, now)
         if self._policy.uses_caches:
             self.caches.gives(ticket.prefill, ticket.key, prompt)
@@ -242,11 +264,11 @@ class Router:
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Return how many microseconds an answer would take on the fastest worker if it began now;
         0 where that is not known."""
-        return min((self._all[b].takes_us(answer, now) for b in self._targets()), default=0)
+        return min((w.takes_us(answer, now) for w in self._usable().targets), default=0)
 
     def in_time(self, answer: PendingAnswer, now: Micros) -> bool:
         """Return whether some worker has time for an answer, if it has room."""
-        return any(self._all[b].in_time(answer, now) for b in self._targets())
+        return any(w.in_time(answer, now) for w in self._usable().targets)
 
     # ---- whom to give a request -----------------------------------------------------------------
 
@@ -258,16 +280,15 @@ class Router:
         If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
         any of them: the worker says why it cannot be served.
         """
-        sources, tokens = list(self._usable()), prompt.tokens
-        if not sources:
+        sources, tokens = self._usable().sources, prompt.tokens
+        if not sources.boots:
             return None
         cached = self._cached(sources, prompt)
-        workers = [self._all[b] for b in sources]
-        prices = self._policy.prices(workers, cached, tokens, now)
+        prices = self._policy.prices(sources.workers, cached, tokens, now)
         ahead: Pair | None = None
         ready: dict[Boot, bool | None] = {}  # of partners: None if they have no room or no time
         for i in _ascending(prices):
-            source, worker = sources[i], workers[i]
+            source, worker = sources.boots[i], sources.workers[i]
             if not (worker.takes(tokens) and worker.queues() and worker.could_hold(tokens + 1)):
                 continue
             for target in self._partners_of(source, cached[i], prompt, answer):
@@ -282,12 +303,12 @@ class Router:
             return min(self.usable_pairs(), key=lambda p: sum(self._all[b].load for b in p))
         return ahead
 
-    def _cached(self, sources: Sequence[Boot], prompt: PromptPages) -> list[int]:
+    def _cached(self, sources: Lot, prompt: PromptPages) -> list[int]:
         """Return how much of a prompt will have been computed on each of these workers when its
         turn comes."""
         if not self._policy.uses_caches:
-            return [0] * len(sources)
-        return self.caches.positions(sources, prompt, coming=True)
+            return [0] * len(sources.boots)
+        return self.caches.positions(sources.places, len(sources.boots), prompt, coming=True)
 
     def _partners_of(
         self, source: Boot, cached: int, prompt: PromptPages, answer: PendingAnswer
@@ -298,20 +319,19 @@ class Router:
         saves because it can fetch back what the partner has cached. Of two that cost the same, it
         is the one that has more of the prompt. Policies that do not predict go by open rooms alone.
         """
-        targets = self._usable()[source]
-        loads = [self._all[b].load for b in targets]
-        if not self._policy.predicts or len(targets) == 1:
-            return (targets[i] for i in _ascending(loads))
+        targets = self._usable().partners[source]
+        loads = [w.load for w in targets.workers]
+        if not self._policy.predicts or len(loads) == 1:
+            return (targets.boots[i] for i in _ascending(loads))
         cost = self._all[source].queue.cost
         rows = self._row_us.values()
         slower = answer.tokens * (sum(rows) / len(rows) if rows else ROW_US)
+        have = self.caches.positions(targets.places, len(loads), prompt, coming=False)
         prices = [
             ((n + 1) * slower - (cost.time(cached, has) if has > cached else 0), -has)
-            for n, has in zip(
-                loads, self.caches.positions(targets, prompt, coming=False), strict=True
-            )
+            for n, has in zip(loads, have, strict=True)
         ]
-        return (targets[i] for i in _ascending(prices))
+        return (targets.boots[i] for i in _ascending(prices))
 
     def _is_ready(
         self, target: Boot, tokens: int, answer: PendingAnswer, now: Micros
@@ -328,8 +348,8 @@ class Router:
         could = {b: w.could_hold(tokens) for b, w in self._all.items()}
         return any(
             could[source] and could[target]
-            for source, some in self._usable().items()
-            for target in some
+            for source, lot in self._usable().partners.items()
+            for target in lot.boots
         )
 
     def _may_run_ahead(self, pair: Pair, tokens: int) -> bool:
@@ -343,8 +363,10 @@ class Router:
 
 
 def _ascending(prices: Sequence[Any]) -> Iterator[int]:
-    """Yield the indices of prices, the lowest first. Seldom are more than a few of them taken."""
-    order = [(price, i) for i, price in enumerate(prices)]
+    """Yield the indices of prices, the lowest first. Seldom is more than the first one taken."""
+    first = prices.index(min(prices))
+    yield first
+    order = [(price, i) for i, price in enumerate(prices) if i != first]
     heapify(order)
     while order:
         yield heappop(order)[1]

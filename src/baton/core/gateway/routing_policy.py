@@ -151,14 +151,14 @@ class Priced(RoutingPolicy):
 def _priced(
     workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros, *, weight: float
 ) -> list[float]:
-    """Return wait + work x weight. The work is `PrefillCost.time`, written out: this is called for
+    """Return wait + work x weight. The work is `PrefillCost.time`, written out: this is done for
     every worker and every request."""
     found = []
     for w, have in zip(workers, cached, strict=True):
         queue = w.queue
-        cost, wait = queue.cost, queue.free_at - now
-        work = (tokens - have) * (cost.token_us + cost.pair_us * (have + tokens) / 2)
-        found.append(work * weight + (wait if wait > 0 else 0))
+        work = (tokens - have) * (queue.token_us + queue.pair_us * (have + tokens) / 2)
+        wait = queue.free_at - now
+        found.append(work * weight + wait if wait > 0 else work * weight)
     return found
 
 

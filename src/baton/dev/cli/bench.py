@@ -12,6 +12,7 @@ import typer
 
 from baton.core.errors import ConfigError
 from baton.dev.cli import bench_options as opt
+from baton.dev.cli.routing import routing
 from baton.dev.cli.transfer.command import transfer
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure a service, or what moves state between its workers.")
 app.command("transfer")(transfer)
+app.command("routing")(routing)
 
 
 @app.command("serve")

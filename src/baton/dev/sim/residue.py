@@ -165,7 +165,11 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("SimFabric", "_peers"): _read_from,
         ("ProgressTracker", "_heard"): _some("workers"),  # its own worker among them
         ("Router", "_all"): _each("workers"),
-        ("Router", "_partners"): _some("workers"),
+        ("Usable", "partners"): _some("workers"),
+        ("Lot", "boots"): lambda live, owner, table: set(table) <= live.workers,
+        ("Lot", "workers"): _always,
+        ("Lot", "places"): _always,
+        ("Usable", "targets"): _always,
         ("Router", "_row_us"): _some("workers"),
         ("CacheNews", "_gateways"): _each("gateways"),
         ("KnownCaches", "_workers"): _each("workers"),
