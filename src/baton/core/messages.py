@@ -271,7 +271,7 @@ class Credits(Message, frozen=True, tag="credits"):
     draining: bool = False  # it is to get no more tickets, and leaves when its rooms have ended
     stamp: Seen = Stamp(0)  # the highest stamp of all tickets that it has seen, of any gateway
     backlog: Backlog = Backlog()  # what it still has to compute of prompts,
-    prefill_cost: PrefillCost = PrefillCost()  # and how long that takes it
+    prefill_cost: PrefillCost | None = None  # and how long that takes it; None = not seen yet
     # how many CacheChanged the receiving gateway was sent
     cache_changes: int = 0
 

@@ -66,6 +66,7 @@ class MeasuredPrefill:
         self._tt, self._tu = PRIOR_TOKENS**2, PRIOR_TOKENS * PRIOR_US
         self._tp = self._pp = self._pu = 0.0
         self.cost = PrefillCost()
+        self.seen = False  # whether any step was
 
     @property
     def under_way(self) -> list[tuple[Micros, int, int]]:
@@ -86,6 +87,7 @@ class MeasuredPrefill:
     def saw(self, tokens: float, pairs: float, us: float) -> None:
         """Count a step that took this many microseconds."""
         self._us += us
+        self.seen = True
         self._tt, self._tp, self._pp, self._tu, self._pu = (
             self._tt + tokens * tokens,
             self._tp + tokens * pairs,

@@ -12,7 +12,8 @@ class PromptQueue:
     """The prompts at one worker.
 
     Attributes:
-        cost: how long prompts take it
+        measured: whether the worker has said how long prompts take it
+        cost: how long they take it
         token_us, pair_us: the two figures of `cost`
         free_at: when it will have computed all of them, as far as is known
         prompts: how many are not computed
@@ -20,11 +21,15 @@ class PromptQueue:
     """
 
     def __init__(self) -> None:
-        self.cost = PrefillCost()
-        self.token_us, self.pair_us = self.cost.token_us, self.cost.pair_us
+        self.measured = False
+        self.costs(PrefillCost())
         self.free_at = Micros(0)
         self.prompts = self.tokens = 0
         self._unheard: deque[tuple[int, int, int]] = deque()  # number, tokens, microseconds
+
+    def costs(self, cost: PrefillCost) -> None:
+        """Prompts take the worker so long; if it has not said so, they take others so long."""
+        self.cost, self.token_us, self.pair_us = cost, cost.token_us, cost.pair_us
 
     def gives(self, number: int, cached: int, length: int, now: Micros) -> None:
         """A ticket goes out, the `number`-th of this gateway. The worker has `cached` positions of
@@ -35,8 +40,10 @@ class PromptQueue:
 
     def states(self, credits: Credits, now: Micros) -> None:
         """The worker states what it has to compute, and how long that takes it."""
-        self.cost, backlog = credits.prefill_cost, credits.backlog
-        self.token_us, self.pair_us = self.cost.token_us, self.cost.pair_us
+        backlog = credits.backlog
+        if credits.prefill_cost is not None:
+            self.measured = True
+            self.costs(credits.prefill_cost)
         self.prompts, self.tokens = backlog.prompts, backlog.tokens
         self.free_at = Micros(now + backlog.us)
         while self._unheard and self._unheard[0][0] <= credits.tickets:

@@ -25,6 +25,7 @@ from baton.core.messages import CacheChanged, Credits, Register, Ticket
 
 # supposed for each answer beside a new one, before a worker's answers were seen
 ROW_US = 1_000.0
+TIE = 1.05
 Pair = tuple[Boot, Boot]
 
 
@@ -208,6 +209,11 @@ class Router:
             self._known = None
         if (row_us := worker.row_us) is not None:
             self._row_us[boot] = row_us
+        if credits.prefill_cost is not None:
+            # supposed of those that have computed nothing yet, so that they will
+            for other in self._all.values():
+                if not other.queue.measured:
+                    other.queue.costs(credits.prefill_cost)
         return self.caches.stated(boot, credits.cache_changes)
 
     def cache_changed(self, boot: Boot, message: CacheChanged) -> bool:
@@ -287,7 +293,7 @@ class Router:
         prices = self._policy.prices(sources.workers, cached, tokens, now)
         ahead: Pair | None = None
         ready: dict[Boot, bool | None] = {}  # of partners: None if they have no room or no time
-        for i in _ascending(prices):
+        for i in self._order(prices, sources.workers):
             source, worker = sources.boots[i], sources.workers[i]
             if not (worker.takes(tokens) and worker.queues() and worker.could_hold(tokens + 1)):
                 continue
@@ -303,6 +309,21 @@ class Router:
             return min(self.usable_pairs(), key=lambda p: sum(self._all[b].load for b in p))
         return ahead
 
+    def _order(self, prices: list[float], workers: list[RegisteredWorker]) -> Iterator[int]:
+        """Yield the indices of workers, the lowest price first.
+
+        No prediction is better than TIE: of workers whose prices are as close as that to the
+        lowest, the one comes first that was given nothing for the longest time. Otherwise a service
+        with little to do would use the cache of a single worker.
+        """
+        lowest = min(prices)
+        bound = lowest * TIE if self._policy.predicts else lowest
+        ties = [i for i, price in enumerate(prices) if price <= bound]
+        if len(ties) > 1:
+            prices = [*prices]
+            prices[min(ties, key=lambda i: workers[i].turn)] = lowest - 1
+        return _ascending(prices)
+
     def _cached(self, sources: Lot, prompt: PromptPages) -> list[int]:
         """Return how much of a prompt will have been computed on each of these workers when its
         turn comes."""
@@ -316,8 +337,9 @@ class Router:
         """Yield the partners of a worker, the lowest price first.
 
         It is the time by which all answers there are slowed down, less the time that the source
-        saves because it can fetch back what the partner has cached. Of two that cost the same, it
-        is the one that has more of the prompt. Policies that do not predict go by open rooms alone.
+        saves because it can fetch back what the partner has cached. Of partners that cost the same,
+        it is the one that has most of the prompt, then the one that was given nothing for the
+        longest time. Policies that do not predict go by open rooms alone.
         """
         targets = self._usable().partners[source]
         loads = [w.load for w in targets.workers]
@@ -328,8 +350,12 @@ class Router:
         slower = answer.tokens * (sum(rows) / len(rows) if rows else ROW_US)
         have = self.caches.positions(targets.places, len(loads), prompt, coming=False)
         prices = [
-            ((n + 1) * slower - (cost.time(cached, has) if has > cached else 0), -has)
-            for n, has in zip(loads, have, strict=True)
+            (
+                (w.load + 1) * slower - (cost.time(cached, has) if has > cached else 0),
+                -has,
+                w.turn,
+            )
+            for w, has in zip(targets.workers, have, strict=True)
         ]
         return (targets.boots[i] for i in _ascending(prices))
 

@@ -93,7 +93,7 @@ class LeaderBooks(Stage[Any]):
             stamp=self.news.stamp,
             draining=worker.draining.on,
             backlog=sum((stage.backlog() for stage in self._others), Backlog()),
-            prefill_cost=worker.prefill.cost,
+            prefill_cost=worker.prefill.cost if worker.prefill.seen else None,
             cache_changes=self.cache_news.sent,  # each gateway is told how many of them it was sent
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from baton.core.ids import Boot, Micros, Stamp
 from baton.core.messages import Credits
-from baton.core.prefill_cost import Backlog, PrefillCost
+from baton.core.prefill_cost import Backlog
 
 PERIOD = Micros(20_000)
 
@@ -55,7 +55,7 @@ class CreditNews:
             return []
         credits = capacity()
         # What is still to be computed gets less by itself, and the receiver knows how fast.
-        lasting = msgspec.structs.replace(credits, backlog=Backlog(), prefill_cost=PrefillCost())
+        lasting = msgspec.structs.replace(credits, backlog=Backlog(), prefill_cost=None)
         self._owed = self._owed or lasting != self._said
         if not self._owed or now < self._said_at + PERIOD:
             return []

@@ -37,6 +37,7 @@ from baton.core.memory.chunks import final_blocks
 from baton.core.memory.page_sums import Sums
 from baton.core.memory.pages import PageState
 from baton.core.messages import Drawn, FailCode
+from baton.core.prefill_cost import Backlog
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.guest import adopt, ledger_of, tell
 from baton.core.scheduler.offering import Offering
@@ -129,6 +130,14 @@ class GuestComputing(Stage[PrefillRoom]):
             self._kept.remove(room.key)
             self._ledger.engine_ended(room.key)
             tell(self.worker, room.key, Notice.RELEASED)
+
+    def backlog(self) -> Backlog:
+        """Return what the engine has not computed. How fast it is is not measured: for a choice
+        among engines that are alike, any speed will do."""
+        rooms = self.worker.rooms.in_state(RoomState.QUEUED, *OPEN)
+        rest = [(max(r.done, r.hit), r.length) for r in rooms if max(r.done, r.hit) < r.length]
+        us = sum(self.worker.prefill.cost.time(start, end) for start, end in rest)
+        return Backlog(len(rest), sum(end - start for start, end in rest), round(us))
 
     def timer(self) -> Micros | None:
         return min((until for until, _ in self._early.values()), default=None)
