@@ -15,7 +15,7 @@ from typing import NewType
 Slot = NewType("Slot", int)  # a worker's bit
 PageId = NewType("PageId", int)  # the beginning of a page's hash
 
-MOST_PAGES = 2_000_000  # of all workers together, at about 200 bytes
+MOST_PAGES = 2_000_000  # of all workers together, at about 150 bytes
 
 
 class CacheIndex:
