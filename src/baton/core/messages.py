@@ -237,6 +237,7 @@ class Trial(Message, frozen=True, tag="trial"):
 
     key: Key
     over: bool
+    step: int = 0  # counts such steps of this worker: what is said again of an earlier one is old
 
 
 class Recompute(Message, frozen=True, tag="recompute"):

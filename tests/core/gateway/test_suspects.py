@@ -113,6 +113,20 @@ def test_a_step_that_is_over_convicts_nobody(bench: Bench) -> None:
     assert not heard(lose(bench, again.prefill))
 
 
+@pytest.mark.parametrize("again_over", [True, False])
+def test_what_a_worker_says_again_of_an_earlier_step_changes_nothing(
+    bench: Bench, *, again_over: bool
+) -> None:
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    bench.say(again.prefill, Trial(again.key, over=False, step=1))
+    bench.say(again.prefill, Trial(again.key, over=True, step=1))
+    if again_over:  # while the next step is under way
+        bench.say(again.prefill, Trial(again.key, over=False, step=2))
+    bench.say(again.prefill, Trial(again.key, over=again_over, step=1))
+    assert bool(heard(lose(bench, again.prefill))) == again_over
+
+
 def test_whoever_was_there_during_another_ones_step_is_innocent(bench: Bench) -> None:
     first = start(bench)
     (suspect,) = tickets(lose(bench, first.prefill))

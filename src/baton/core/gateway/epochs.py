@@ -119,7 +119,7 @@ class Epochs:
 
     def on_trial(self, sender: Boot, trial: Trial, now: Micros) -> None:
         """A worker begins a step that is one suspect's alone, or has ended it."""
-        if trial.over or sender in self.closing.owing(trial.key):
+        if sender in self.closing.owing(trial.key):
             self.suspects.heard(sender, trial)
 
     def on_ended(self, sender: Boot, message: Ended, now: Micros) -> None:
@@ -133,7 +133,7 @@ class Epochs:
             self._side_ended(key, boot, now)
 
     def _side_ended(self, key: Key, boot: Boot, now: Micros) -> None:
-        self.suspects.heard(boot, Trial(key, over=True))
+        self.suspects.side_ended(boot, key)
         self._front.router.ended(boot, key, now)
         if not self.closing.ended(key, boot):
             return

@@ -20,7 +20,7 @@ class Suspects:
     """Keeps the suspects of one gateway, and what its workers compute alone."""
 
     def __init__(self) -> None:
-        self._trials: dict[Boot, Key] = {}  # what workers compute alone now
+        self._trials: dict[Boot, Trial] = {}  # what workers last said of steps for one request
         self._giving_up: set[Boot] = set()  # workers that end because such a step does not
         self._held: dict[Room, Request] = {}
 
@@ -29,21 +29,33 @@ class Suspects:
         return len(self._trials) + len(self._giving_up) + len(self._held)
 
     def heard(self, worker: Boot, trial: Trial) -> None:
-        """A worker begins a step for a suspect, or has ended it."""
-        if not trial.over:
-            self._trials[worker] = trial.key
-        elif self._trials.get(worker) == trial.key:
+        """A worker begins a step for a suspect, or has ended it. What it says again changes
+        nothing."""
+        known = self._trials.get(worker)
+        if known is None or (trial.step, trial.over) > (known.step, known.over):
+            self._trials[worker] = trial
+
+    def side_ended(self, worker: Boot, key: Key) -> None:
+        """A worker holds nothing of an epoch any more."""
+        if (known := self._trials.get(worker)) is not None and known.key == key:
             del self._trials[worker]
+
+    def _alone(self, worker: Boot) -> Key | None:
+        """Return what a worker computes alone now."""
+        known = self._trials.get(worker)
+        return known.key if known is not None and not known.over else None
 
     def lost(self, worker: Boot) -> Key | None:
         """A worker is gone. Returns what it computed alone, if anything."""
         self._giving_up.discard(worker)
-        return self._trials.pop(worker, None)
+        alone = self._alone(worker)
+        self._trials.pop(worker, None)
+        return alone
 
     def blamed(self, worker: Boot, key: Key) -> None:
         """A worker refuses a request because the step that it has alone does not end; its other
         rooms fail with it."""
-        if self._trials.get(worker) == key:
+        if self._alone(worker) == key:
             self._giving_up.add(worker)
 
     def innocent(self, request: Request, sender: Boot) -> bool:
@@ -54,7 +66,7 @@ class Suspects:
         sender computes when the other one is gone says nothing.
         """
         failing = {sender} if sender in self._giving_up else {*(request.pair or ())} - {sender}
-        trials = {self._trials[boot].room for boot in failing if boot in self._trials}
+        trials = {key.room for boot in failing if (key := self._alone(boot)) is not None}
         return bool(trials) and request.room not in trials
 
     def hold(self, request: Request) -> None:

@@ -30,6 +30,7 @@ class Batches(Generic[R]):
         self._results: dict[Seq, dict[Rank, tuple[RowResult, ...]]] = {}
         # the suspect whose step is under way; nothing else is in that step
         self.trial: R | None = None
+        self.trials = 0  # how many suspects' steps there were
         self.wedges = Wedges(ranks)
 
     @property
@@ -67,6 +68,7 @@ class Batches(Generic[R]):
             assert len(self._composed) == 1, "a suspect has its step for itself"
             assert not self._flight, "nothing else is under way beside a suspect"
             self.trial = first
+            self.trials += 1
         self._flight[seq], self._composed = self._composed, []
         self._results[seq] = {}
         return first if first.alone else None

@@ -183,7 +183,7 @@ class Leader:
     def _batch_ended(self, batch: Rows[Any], ranks: Outcomes) -> None:
         worker = self.worker
         if (trial := worker.batches.trial) is not None:
-            worker.send(trial.ticket.gateway, Trial(trial.key, over=True))
+            worker.send(trial.ticket.gateway, Trial(trial.key, True, worker.batches.trials))
             worker.batches.trial = None
         for i, (room, _) in enumerate(batch):
             failed = next((f for rows in ranks if (f := rows[i].failed) is not None), None)
@@ -438,7 +438,7 @@ class Leader:
             worker.marks[Mark.PIPELINED] += 1
         if (suspect := worker.batches.issue(seq)) is not None:
             worker.marks[Mark.ALONE] += 1
-            worker.send(suspect.ticket.gateway, Trial(suspect.key, over=False))
+            worker.send(suspect.ticket.gateway, Trial(suspect.key, False, worker.batches.trials))
         for stage in self._stages:
             stage.stepping(tokens)
 
