@@ -2,7 +2,7 @@
 
 a piece of work's turn comes ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
 a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request,
-                                                                          beside those that drained
+                                                                          and one more for each that drains
 """
 
 from collections import Counter
@@ -129,15 +129,17 @@ class Gray:
         return seed
 
     def _strike(self, request: int, worker: str) -> None:
-        if request not in self.deaths:
+        if not self.deaths[request]:
             self._world.fault(IS_POISON, f"request {request}")
-        # An operator may hurry a worker that drains, so its end is taken for nobody's doing.
-        self.deaths[request] += not self._world.workers[worker].leader.worker.draining.on
+        self.deaths[request] += 1
         self._killed.add(worker)
         self._world.tell(f"request {request} kills {worker}")
         faults = self._world.draw.faults
         unheard = faults.loss or faults.late or faults.reorder or faults.lag or faults.partitions
-        if self.deaths[request] > (ATTEMPTS if unheard else DEATHS):
+        # An operator may hurry a worker that drains, so its end is taken for nobody's doing, and may
+        # be noticed before that of the worker that the request has ended.
+        most = (ATTEMPTS if unheard else DEATHS) + faults.drains
+        if self.deaths[request] > most:
             self._world.violate(
                 "poison_bounded", f"request {request} has killed {self.deaths[request]} workers"
             )
