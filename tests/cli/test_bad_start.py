@@ -133,6 +133,26 @@ STARTS: dict[str, Start] = {
         ("--max-model-len 129", "128 positions"),
         quick=False,
     ),
+    "KV events at a port in use": Start(
+        (
+            *SERVE,
+            '--kv-events-config={"enable_kv_cache_events": true, '
+            '"endpoint": "tcp://127.0.0.1:TAKEN"}',
+        ),
+        ("--kv-events-config", "endpoint tcp://127.0.0.1:TAKEN", "in use", "another port"),
+    ),
+    "KV events of a worker at an address of another machine": Start(
+        (
+            *WORKER,
+            "fine",
+            '--kv-events-config={"enable_kv_cache_events": true, "endpoint": "tcp://192.0.2.1:1"}',
+        ),
+        ("--kv-events-config", "endpoint tcp://192.0.2.1:1", "an address of this machine"),
+    ),
+    "KV events by an unknown key": Start(
+        (*SERVE, '--kv-events-config={"enable": true}'),
+        ("--kv-events-config", "'enable' is no key", "enable_kv_cache_events"),
+    ),
     "page size": Start((*SERVE, "--page-size=20"), ("20 tokens", "multiple of 16")),
     "missing secret": Start((*SERVE, "--secret=/no/secret"), ("/no/secret", "No such file")),
     "TOML with an unknown flag": Start(

@@ -10,6 +10,7 @@ from baton.cli.serve import ServeSettings, plan_workers
 from baton.core.errors import ConfigError
 from baton.core.handoff.fetch_back import FetchBack
 from baton.ports.fabric_settings import FabricSettings, MooncakeSettings, NixlSettings, TcpSettings
+from baton.ports.kv_events_config import KvEventsConfig
 from baton.shell.gateway_settings import GatewaySettings
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 
@@ -88,6 +89,7 @@ WORKER_FLAGS = [
     ("--handoff-timeout", "7"),
     ("--fetch-timeout", "3"),
     ("--cache-verify-interval", "2.5"),
+    ("--kv-events-config", '{"enable_kv_cache_events": true, "topic": "kv@w@m"}'),
     ("--served-model-name", "--odd name"),
     ("--secret", "/s"),
     ("--log-level", "error"),
@@ -136,6 +138,7 @@ def every_worker_setting(checkpoint):
         handoff_timeout_s=7.0,
         fetch_timeout_s=3.0,
         cache_verify_interval_s=2.5,
+        kv_events=KvEventsConfig(enable_kv_cache_events=True, topic="kv@w@m"),
         secret="/s",
         log_level="error",
         log_format="json",
@@ -248,6 +251,8 @@ def test_serve_gives_its_flags_to_the_gateway_and_to_every_worker(checkpoint, co
         "node_rank",
         "rendezvous",
         "fabric_settings",
+        "kv_events",
+        "kv_events_rank",
     }
     expected = every_worker_setting(checkpoint)
     for worker in (prefill, decode):
@@ -261,6 +266,7 @@ def test_serve_gives_its_flags_to_the_gateway_and_to_every_worker(checkpoint, co
             expected.fabric_settings, host="127.0.0.1"
         )
         assert worker.threads == 3
+        assert worker.kv_events.topic == "kv@w@m"
 
 
 @pytest.mark.parametrize("kind", ["worker", "gateway"])
@@ -297,6 +303,19 @@ def test_the_plan_of_a_service():
     assert {w.kv_bytes for w in (prefill, first, second)} == {3 << 20}
     (alone,) = plan(ServeSettings(role="unified", decode=2, prefill_tp=2))
     assert (alone.name, alone.role, alone.tp) == ("unified-0", Role.UNIFIED, 1)
+
+
+def test_each_worker_publishes_at_a_port_of_its_own():
+    said = KvEventsConfig(enable_kv_cache_events=True, replay_endpoint="tcp://127.0.0.1:6557")
+    workers = plan(kv_events=said)
+    assert [w.kv_events_rank for w in workers] == [0, 1, 2]
+    assert [w.kv_events.endpoint for w in workers] == [
+        f"tcp://127.0.0.1:{port}" for port in (5557, 5558, 5559)
+    ]
+    assert [w.kv_events.replay_endpoint for w in workers] == [
+        f"tcp://127.0.0.1:{port}" for port in (6557, 6558, 6559)
+    ]
+    assert {w.kv_events for w in plan()} == {KvEventsConfig()}
 
 
 @pytest.mark.parametrize(

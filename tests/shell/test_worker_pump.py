@@ -4,7 +4,7 @@ import pytest
 from tests.shell.gateways import Gateways
 
 from baton.core.agreement import Report, StepPlan
-from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Send
+from baton.core.effects import Dial, Effect, GiveUp, HangUp, Issue, Publish, Send
 from baton.core.errors import ConfigError, GivenUp
 from baton.core.events import LeaderEvent, PeerLost, RankReported
 from baton.core.ids import Boot, Link, Micros, Rank, Seq
@@ -123,7 +123,20 @@ class Elsewhere(Lines):
         self.hung_up.append(link)
 
 
-def turn(leader: Leader) -> Lines:
+class Publisher:
+    """Remembers what it is to publish."""
+
+    def __init__(self) -> None:
+        self.published: list[Publish] = []
+
+    def publish(self, changes: Publish) -> None:
+        self.published.append(changes)
+
+    def close(self) -> None:
+        pass
+
+
+def turn(leader: Leader, publisher: Publisher | None = None) -> Lines:
     lines = Lines()
     pump = WorkerPump(
         leader=leader,
@@ -134,6 +147,7 @@ def turn(leader: Leader) -> Lines:
         clock=Clock(),
         gateways=Gateways(),
         narration=Narration(),
+        publisher=publisher,
     )
     pump.turn()
     pump.turn()
@@ -144,6 +158,12 @@ def test_what_a_plan_does_to_our_rank_is_known_to_the_leader_in_the_same_turn() 
     leader = Leader(Issue(StepPlan(Seq(1))))
     turn(leader)
     assert leader.heard == [1]
+
+
+def test_what_the_leader_publishes_goes_to_the_publisher_in_order() -> None:
+    publisher, all_of_it = Publisher(), [Publish((), afresh=True), Publish((), afresh=False)]
+    turn(Leader(*all_of_it), publisher)
+    assert publisher.published == all_of_it
 
 
 def test_what_the_leader_says_of_an_address_that_is_refused_goes_out_in_the_same_turn() -> None:

@@ -12,7 +12,7 @@ from tests.trace.rig import Bytes, RecordedWorld, read, replayed, steps_of
 from tests.trace.scenarios import SCENARIOS, journals
 
 from baton.core.agreement import ConnectOrder, StepPlan
-from baton.core.effects import Send
+from baton.core.effects import Publish, Send
 from baton.core.errors import Overloaded
 from baton.core.events import (
     AskWorkers,
@@ -63,6 +63,19 @@ def test_together_the_scenarios_hold_every_kind_of_event(monkeypatch: pytest.Mon
     }
     assert names >= {"Submitted", "Cancel", "StepPlan", "BatchDone", "DigestDone", "ReportDue"}
     assert names >= {"Connected", "ReadRefused", "ReadEnded", "Released"}
+
+
+def test_what_a_leader_publishes_is_in_its_journal_and_comes_again() -> None:
+    world = RecordedWorld()
+    world.add("prefill", 2, prefix_cache=True, publish_cache=True)
+    world.add("decode", 3)
+    world.submit(submit(1, tuple(range(14)), max_tokens=2))
+    world.run()
+    journal = next(data for name, data in world.finished().items() if name.startswith("prefill"))
+    said = [e for s in steps_of(journal) for e in s.effects if isinstance(e, Publish)]
+    texts = [c.text.tokens for e in said for c in e.changes if c.text is not None]
+    assert texts == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
+    assert replayed(journal) == (len(steps_of(journal)), None)
 
 
 # ---- one changed decision -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.zmq_control import ZmqControl
+from baton.adapters.zmq_events import ZmqEventPublisher
 from baton.cli.host_share import automatic
 from baton.cli.kernel_cache import compiled
 from baton.cli.own_address import LOOPBACK
@@ -38,6 +39,7 @@ from baton.ports.control import Control
 from baton.ports.engine import Engine
 from baton.ports.entropy import Entropy
 from baton.ports.fabric import Fabric
+from baton.ports.kv_events import EventPublisher
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
@@ -57,10 +59,17 @@ SERVED: Mapping[str, DType] = {"bfloat16": DType.BF16, "float32": DType.F32, "fl
 MakeFabric = Callable[[str, fabrics.FabricParts], Fabric]
 MakeControl = Callable[[str | None, Credentials | None], Control]
 MakeCrew = Callable[[Mapping[int, WorkerSettings]], Crew]
+MakePublisher = Callable[[WorkerSettings], EventPublisher]
 
 
 def _make_control(bind: str | None, keys: Credentials | None) -> Control:
     return ZmqControl(bind=bind, keys=keys, max_frame_bytes=MAX_FRAME_BYTES)
+
+
+def _make_publisher(settings: WorkerSettings) -> EventPublisher:
+    return ZmqEventPublisher(
+        settings.kv_events, rank=settings.kv_events_rank, block_size=settings.page_tokens
+    )
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Ports:
     fabric: MakeFabric = fabrics.make
     control: MakeControl = _make_control
     crew: MakeCrew = start_ranks
+    publisher: MakePublisher = _make_publisher
 
 
 PRODUCTION = Ports()

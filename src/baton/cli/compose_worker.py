@@ -126,6 +126,8 @@ class WorkerProcess(Member):
         several = settings.tp * settings.pp > 1
         listens = several or settings.role is Role.PREFILL
         self._station = Station(settings, ports, bind=settings.bind if listens else None)
+        # bound before anything is loaded, because the port may be in use
+        self._publisher = ports.publisher(settings) if settings.kv_events.on else None
         place = rendezvous.listen(settings.rendezvous) if several else None
         self._crew = start_others(
             settings, rendezvous.address_of(place) if place is not None else None, ports
@@ -155,6 +157,7 @@ class WorkerProcess(Member):
             clock=self._station.clock,
             gateways=self._directory,
             narration=self._station.narration,
+            publisher=self._publisher,
         )
 
     @property
@@ -167,6 +170,8 @@ class WorkerProcess(Member):
     def close(self) -> None:
         self._directory.close()
         super().close()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _leader(self, pids: tuple[int, ...], host_bytes: int) -> Core[LeaderEvent, Effect]:
         s, body = self.settings, self._body
@@ -191,6 +196,7 @@ class WorkerProcess(Member):
             prefix_cache=s.prefix_caching,
             fetch_back=s.fetch_back,
             verify_ms=int(s.cache_verify_interval_s * 1000),
+            publish_cache=s.kv_events.on,
         )
         parts = LeaderParts(self.manifest, settings, totals)
         return self._station.record.of(parts.make(self._station.plans), parts)

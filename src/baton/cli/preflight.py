@@ -13,6 +13,7 @@ from baton.adapters.fabrics import require_fabric
 from baton.adapters.memory import available_bytes
 from baton.adapters.tcp_door import require_loopback_or_key
 from baton.adapters.zmq_control import require_secret
+from baton.adapters.zmq_events import EventSockets
 from baton.cli.sizes import show_size
 from baton.core.errors import ConfigError
 from baton.engine.checkpoint import Checkpoint
@@ -24,7 +25,8 @@ CONVERTED = {"F64", "F32", "F16", "BF16"}
 
 
 def require_startable(workers: Sequence[WorkerSettings]) -> None:
-    """Check the checkpoint, the fabrics and secrets asked for, and the memory of all workers.
+    """Check the checkpoint, the fabrics and secrets asked for, the ports of KV events, and the
+    memory of all workers.
 
     Raises:
         ConfigError: the message names what is wrong, the limit and the remedy
@@ -37,6 +39,8 @@ def require_startable(workers: Sequence[WorkerSettings]) -> None:
     for worker in workers:
         if worker.secret is None:
             _require_loopback(worker)
+        if worker.kv_events.on and worker.own_rank == 0:
+            EventSockets(worker.kv_events).close()
     require_room(workers, weights=_weights(checkpoint, workers), available=available_bytes())
 
 

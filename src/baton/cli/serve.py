@@ -237,7 +237,8 @@ def plan_workers(
     generating = sum(role is not Role.PREFILL for role in service.roles)
     seen: Counter[Role] = Counter()
     planned = []
-    for worker in workers:
+    events = shared.kv_events.for_workers(len(workers))
+    for rank, worker in enumerate(workers):
         share = together([next(shares) for _ in range(worker.tp * worker.pp)])
         memory = worker.host_kv_memory
         if memory.nbytes is None and worker.role is not Role.PREFILL:
@@ -246,7 +247,13 @@ def plan_workers(
         seen[worker.role] += 1
         planned.append(
             msgspec.structs.replace(
-                worker, name=name, cores=share.cores, threads=share.threads, host_kv_memory=memory
+                worker,
+                name=name,
+                cores=share.cores,
+                threads=share.threads,
+                host_kv_memory=memory,
+                kv_events=events[rank],
+                kv_events_rank=rank,
             )
         )
     return tuple(planned)

@@ -7,6 +7,7 @@ import msgspec
 
 from baton.core.agreement import StepPlan
 from baton.core.ids import Boot, GroupName, Key, Page
+from baton.core.memory.prefix_cache import CacheChange
 from baton.core.messages import AnyMessage
 
 
@@ -76,5 +77,13 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
     pages: dict[GroupName, tuple[Page, ...]]
 
 
+class Publish(msgspec.Struct, frozen=True, tag="publish"):
+    """Tell whoever subscribes what has changed in this worker's prefix cache, in order. Pages that
+    have entered it can be found there, and come with their text."""
+
+    changes: tuple[CacheChange, ...]
+    afresh: bool  # the cache was empty before; this is a worker's first one
+
+
 GuestNews = TellEngine | Evict
-Effect = Send | Issue | Dial | HangUp | GiveUp | Leave | TellEngine | Evict
+Effect = Send | Issue | Dial | HangUp | GiveUp | Leave | TellEngine | Evict | Publish

@@ -25,6 +25,7 @@ from baton.ports.flag import (
     NumberLimits,
     require_limits,
 )
+from baton.ports.kv_events_config import KvEventsConfig
 from baton.ports.written import numbers, path, size
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
@@ -397,6 +398,21 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             limits=VERIFY,
         ),
     ] = 60.0
+
+    kv_events: Annotated[
+        KvEventsConfig,
+        Flag(
+            "What enters and leaves the prefix cache is published for other routers, as JSON with "
+            "vLLM's keys.",
+            MEMORY,
+            ("--kv-events-config",),
+            read=KvEventsConfig.read,
+            default="nothing is published",
+            metavar="JSON",
+        ),
+    ] = KvEventsConfig()
+    # among the workers of `baton serve`, whose ports are each that much higher
+    kv_events_rank: int = 0
 
     @property
     def pool_bytes(self) -> int | None:

@@ -22,6 +22,7 @@ from baton.core.effects import (
     HangUp,
     Issue,
     Leave,
+    Publish,
     Send,
     TellEngine,
 )
@@ -56,6 +57,7 @@ from baton.core.session.session import SessionEvent
 from baton.ports.clock import Clock
 from baton.ports.directory import Directory
 from baton.ports.guest import GuestLink
+from baton.ports.kv_events import EventPublisher
 from baton.shell.lines import Lines
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
@@ -83,9 +85,14 @@ class WorkerPump:
         gateways: Directory,
         narration: Narration,
         guest: GuestLink | None = None,
+        publisher: EventPublisher | None = None,
     ) -> None:
-        """guest: the engine that this worker is a guest of; None if it computes itself"""
-        self._guest = guest
+        """
+        Args:
+            guest: the engine that this worker is a guest of; None if it computes itself
+            publisher: tells subscribers what the cache holds; None if the leader publishes nothing
+        """
+        self._guest, self._publisher = guest, publisher
         self._leader, self._rank, self._lines, self._clock, self._narration = (
             leader,
             rank,
@@ -261,6 +268,9 @@ class WorkerPump:
             case TellEngine() | Evict():
                 assert self._guest is not None, "only guests have somebody to tell"
                 self._guest.tell(effect)
+            case Publish():
+                assert self._publisher is not None, "only a leader that is told to publishes"
+                self._publisher.publish(effect)
             case GiveUp():
                 self._lines.flush()
                 raise GivenUp(effect.why)

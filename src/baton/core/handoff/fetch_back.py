@@ -51,7 +51,7 @@ class FetchBackRule:
         self.read = DecayingRate(READ_PRIOR, READ_WINDOW_US)
 
     def pays(self, *, compute_us: float, nbytes: int) -> bool:
-        """Whether to fetch back state of this many bytes that would take `compute_us` to compute."""
+        """Whether to fetch back state of this size that would take `compute_us` to compute."""
         if self.mode is not FetchBack.AUTO:
             return self.mode is FetchBack.ALWAYS
         return FIXED_US + self.read.time(nbytes) < compute_us

@@ -22,7 +22,7 @@ import numpy as np
 
 from baton.core.errors import Bug
 from baton.core.ids import GroupName, Key, Page
-from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache, Sums
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PageText, PrefixCache, Sums
 
 
 class PageState(Enum):
@@ -222,13 +222,18 @@ class Ledger:
         """Return how many pages at the front of each of the key's lists belong to the cache."""
         return len(self._chains.get(key, ()))
 
-    def enter(self, key: Key, page_hash: PageHash, sums: Sums) -> bool:
+    def enter(
+        self, key: Key, page_hash: PageHash, sums: Sums, text: PageText | None = None
+    ) -> bool:
         """Move the first of the key's own pages, one of every group, to the cache; the key keeps a
         pin. Returns False, and leaves the pages to the key, if the cache has another page with that
-        hash or has dropped the pages before it."""
+        hash or has dropped the pages before it.
+
+        text: what the change of the cache says of the page
+        """
         chain = self._chains.setdefault(key, [])
         pages = {g: held[len(chain)] for g, held in self._held[key].items()}
-        entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums)
+        entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums, text)
         if entry is None:
             return False
         for g, page in pages.items():

@@ -83,11 +83,20 @@ class CachedPage:
         self.children: dict[PageHash, CachedPage] = {}
 
 
+class PageText(msgspec.Struct, frozen=True, gc=False):
+    """What a page says, for those who do not know its hash."""
+
+    tokens: tuple[TokenId, ...]  # of this page alone
+    salt: str  # of its sequence; empty for all but the first page, whose hash hands it on
+
+
 class CacheChange(msgspec.Struct, frozen=True, gc=False):
     """A page has entered the cache, or has left it."""
 
     page: PageHash
     entered: bool
+    parent: PageHash | None = None  # the page before it; None: it is the first, or it has left
+    text: PageText | None = None  # of a page that has entered, where somebody wants to know it
 
 
 class PrefixCache:
@@ -167,16 +176,21 @@ class PrefixCache:
         parent: CachedPage | None,
         pages: Mapping[GroupName, Page],
         sums: Sums,
+        text: PageText | None = None,
     ) -> CachedPage | None:
         """Add a page after `parent`, with one pin for the room that brings it. Returns None if it
-        may not enter: another page has its hash, or its parent was dropped."""
+        may not enter: another page has its hash, or its parent was dropped.
+
+        text: kept until `take_changes`
+        """
         if digest in self._entries or (parent is not None and parent in self._condemned):
             return None
         entry = self._entries[digest] = CachedPage(digest, parent, pages, sums)
         if parent is not None:
             parent.children[digest] = entry
         entry.pins = 1
-        self._changes.append(CacheChange(digest, entered=True))
+        before = parent.digest if parent is not None else None
+        self._changes.append(CacheChange(digest, entered=True, parent=before, text=text))
         return entry
 
     def evict(self) -> CachedPage:

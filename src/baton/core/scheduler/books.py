@@ -1,11 +1,14 @@
-"""What a worker says about itself: its ledger to whoever asks, its capacity to the gateways."""
+"""What a worker says about itself: its ledger to whoever asks, its capacity to the gateways, and
+the changes of its prefix cache to gateways and subscribers."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from baton.core.effects import Publish
 from baton.core.ids import Boot, Micros, Seq
+from baton.core.memory.prefix_cache import CacheChange
 from baton.core.messages import (
     AskCache,
     AskLedger,
@@ -36,6 +39,8 @@ class LeaderBooks(Stage[Any]):
         self._clearing: list[tuple[Seq, Boot, int]] = []  # plan, asker, question
         self.news, self.cache_news = CreditNews(), CacheNews(worker.manifest.boot)
         self.opened_epochs = 0
+        self._publishes = worker.settings.publish_cache
+        self._published = False  # whether subscribers have been told anything
 
     def handlers(self) -> Handlers:
         return {
@@ -46,7 +51,7 @@ class LeaderBooks(Stage[Any]):
             Drain: self._on_drain,
         }
 
-    # ---- for gateways ---------------------------------------------------------------------------
+    # ---- for gateways and subscribers -----------------------------------------------------------
 
     def gateway_up(self, boot: Boot) -> None:
         self.news.joined(boot)
@@ -61,16 +66,22 @@ class LeaderBooks(Stage[Any]):
         dues = (self.news.timer(), self.cache_news.timer())
         return min((due for due in dues if due is not None), default=None)
 
-    def tell_gateways(self) -> None:
-        """Send the gateways what has changed, at the end of a turn."""
+    def tell(self) -> None:
+        """Tell gateways and subscribers what has changed, at the end of a turn."""
         worker = self.worker
-        if changes := worker.ledger.cache.take_changes():
-            self.cache_news.changed(changes)
+        changes = worker.ledger.cache.take_changes()
+        self.cache_news.changed(changes)
+        self._publish(changes)
         for boot, changed in self.cache_news.due(worker.now):
             worker.send(boot, changed)
         for boot, credits in self.news.due(self._capacity, worker.now):
             told = self.cache_news.told(boot)
             worker.send(boot, msgspec.structs.replace(credits, cache_changes=told))
+
+    def _publish(self, changes: Sequence[CacheChange]) -> None:
+        if self._publishes and (changes or not self._published):
+            self.worker.effects.append(Publish(tuple(changes), afresh=not self._published))
+            self._published = True
 
     def _on_ask_cache(self, sender: Boot, ask: AskCache) -> None:
         self.cache_news.asked(sender, self.worker.ledger.cache.hashes())

@@ -384,7 +384,7 @@ class Leader:
             self._schedule()
         self._issue()
         self._tell_progress()
-        self._books.tell_gateways()
+        self._books.tell()
         if not self.worker.role.guest:  # whose process is another engine's
             self.worker.draining.look(
                 self.worker.now, rooms=len(self.worker.rooms), gateways=len(self.worker.gateways)

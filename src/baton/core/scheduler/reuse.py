@@ -16,7 +16,7 @@ from baton.core.handoff.birth_sums import RoomSums
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import CachedPage, PageHash, page_hash, root_hash
+from baton.core.memory.prefix_cache import CachedPage, PageHash, PageText, page_hash, root_hash
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler.room import OpenRoom
 from baton.core.statistics import CacheTally
@@ -25,8 +25,17 @@ from baton.core.statistics import CacheTally
 class Reuse:
     """The cache use of one worker. Counts in tokens what was looked for and what was found."""
 
-    def __init__(self, manifest: Manifest, ledger: Ledger, scrubber: Scrubber, *, on: bool) -> None:
-        self.on = on and manifest.table.cacheable
+    def __init__(
+        self,
+        manifest: Manifest,
+        ledger: Ledger,
+        scrubber: Scrubber,
+        *,
+        on: bool,
+        tells_tokens: bool,
+    ) -> None:
+        """tells_tokens: whether the changes of the cache say which tokens have entered it"""
+        self.on, self._tells_tokens = on and manifest.table.cacheable, tells_tokens
         self._scrubber = scrubber
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
@@ -83,10 +92,17 @@ class Reuse:
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
             page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}
-            room.enters = self._ledger.enter(room.key, self._hashes(room, at + 1)[at], page_sums)
+            digest = self._hashes(room, at + 1)[at]
+            text = self._text(room, at) if self._tells_tokens else None
+            room.enters = self._ledger.enter(room.key, digest, page_sums, text)
             if room.enters:
                 self._scrubber.entered(self._ledger.chain(room.key)[at])
             marks[Mark.COMPUTED_TWICE] += not room.enters
+
+    def _text(self, room: OpenRoom, at: int) -> PageText:
+        """Return what the page `at` of a room says."""
+        tokens = room.tokens(at * self.page_tokens, (at + 1) * self.page_tokens)
+        return PageText(tokens, room.ticket.cache_salt if at == 0 else "")
 
     def _hashes(self, room: OpenRoom, count: int) -> list[PageHash]:
         """Return the hashes of the first `count` pages of a room."""

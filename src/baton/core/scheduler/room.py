@@ -37,6 +37,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     pair_ms: int = 10_000
     url: str | None = None  # of the engine that this worker is a guest of
     verify_ms: int = 0  # a cached page is used only if it was hashed within this time; 0 = no limit
+    publish_cache: bool = False  # whether the changes of the cache are published, with their tokens
 
 
 class RoomState(StrEnum):

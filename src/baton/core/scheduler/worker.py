@@ -76,7 +76,13 @@ class Worker(Generic[R]):
             page_bytes=max(sum(p.page_bytes(g) for g in totals) for p in self.placements),
             now=lambda: self.now,
         )
-        self.reuse = Reuse(manifest, self.ledger, self.scrubber, on=settings.prefix_cache)
+        self.reuse = Reuse(
+            manifest,
+            self.ledger,
+            self.scrubber,
+            on=settings.prefix_cache,
+            tells_tokens=settings.publish_cache,
+        )
         self.followers = Followers(self.reuse)
         self.rooms: Rooms[R] = Rooms()
         self.epochs = SeenEpochs()

@@ -18,12 +18,12 @@ from baton.dev.sim.plants.plant import Plant
 
 
 class TellsOfWhatIsOrdered(LeaderBooks):
-    def tell_gateways(self) -> None:
+    def tell(self) -> None:
         worker = self.worker
         for room in worker.rooms.in_state(RoomState.COMPUTING):
             pages = worker.reuse.chain(room)[: room.ordered // worker.reuse.page_tokens]
             self.cache_news.changed([CacheChange(page, entered=True) for page in pages])
-        super().tell_gateways()
+        super().tell()
 
 
 def _evict_silently(self: PrefixCache) -> CachedPage:
