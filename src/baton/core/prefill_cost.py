@@ -21,7 +21,7 @@ Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class PrefillCost(msgspec.Struct, frozen=True, gc=False):
+class PrefillCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The time that a worker needs for a prompt.
 
     Attributes:
@@ -38,7 +38,7 @@ class PrefillCost(msgspec.Struct, frozen=True, gc=False):
         return (end - start) * (self.token_us + self.pair_us * (start + end) / 2)
 
 
-class Backlog(msgspec.Struct, frozen=True, gc=False):
+class Backlog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """What a worker still has to compute of the prompts that it was given.
 
     Attributes:

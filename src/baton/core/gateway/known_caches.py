@@ -107,7 +107,7 @@ class KnownCaches:
         return self._cached.pages_of(self._workers[boot].slot)
 
     def places(self, boots: Sequence[Boot]) -> Places:
-        """Return what `positions` needs to know of these workers. It holds until one of them goes."""
+        """Return what `positions` needs to know of these workers, until one of them goes."""
         found: Places = {}
         for i, boot in enumerate(boots):
             known = self._workers[boot]

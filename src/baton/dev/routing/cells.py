@@ -8,10 +8,10 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.dev.bench.workload import MOONCAKE_BLOCK, Item, Shape, file_items
-from baton.dev.routing.fleet import Fleet, Machine, Served
+from baton.dev.routing.fleet import Fleet, Machine, ServedRequest
 
-# A worker of the traces' scale: 10,000 tokens/s where attention costs nothing, and 100 us for 40,000
-# pairs; a million tokens of cache. It computes a step of at most 8,192 tokens.
+# A worker of the traces' scale: 10,000 tokens/s where attention costs nothing, 100 us for 40,000
+# pairs, and a million tokens of cache.
 TOKEN_US, PAIR_US, STEP_US = 100.0, 0.0025, 2_000
 STEP_TOKENS, CACHED_TOKENS = 8_192, 1_024_000
 # workers at which a trace is served at its own rate; others are given a rate that is in proportion
@@ -109,7 +109,7 @@ def machine(scale: int) -> Machine:
     )
 
 
-def _late(served: Served, scale: int) -> bool:
+def _late(served: ServedRequest, scale: int) -> bool:
     one = machine(scale)
     alone = one.step_us + served.tokens * (one.token_us + one.pair_us * served.tokens / 2)
     return served.ttft_us is None or served.ttft_us > 10 * alone

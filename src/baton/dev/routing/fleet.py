@@ -72,7 +72,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return round(us)
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedRequest(msgspec.Struct, frozen=True):
     """What became of one request: when it came, its prompt's length and, if it was not refused, the
     time to its first token."""
 
@@ -81,7 +81,7 @@ class Served(msgspec.Struct, frozen=True):
     ttft_us: int | None
 
 
-class Worker:
+class FleetWorker:
     """One worker of a fleet."""
 
     def __init__(self, name: str, boot: Boot, machine: Machine) -> None:
@@ -126,12 +126,12 @@ class Fleet:
         self.front = Front(self.GATEWAY, bounds)
         self._front_wakes_at: int | None = None
         self.workers = {
-            boot: Worker(f"worker-{i}", boot, machine)
+            boot: FleetWorker(f"worker-{i}", boot, machine)
             for i, machine in enumerate(machines)
             for boot in (Boot(i + 2),)
         }
         self._came: dict[RequestId, tuple[int, int]] = {}
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         for worker in self.workers.values():
             self._leader(worker, GatewayConnected(self.GATEWAY))
 
@@ -162,7 +162,7 @@ class Fleet:
 
     def _ends(self, number: RequestId, at: int | None) -> None:
         came, tokens = self._came.pop(number)
-        self.served.append(Served(came, tokens, None if at is None else at - came))
+        self.served.append(ServedRequest(came, tokens, None if at is None else at - came))
 
     # ---- the core -------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Fleet:
             self._front_wakes_at = None
             self._front(TimerDue())
 
-    def _leader(self, worker: Worker, event: Any) -> None:
+    def _leader(self, worker: FleetWorker, event: Any) -> None:
         for effect in worker.leader.step(event, Micros(self.now)):
             match effect:
                 case Send(message=message):
@@ -201,14 +201,14 @@ class Fleet:
             worker.wakes_at = wake
             self._at(max(wake, self.now), self._leader_timer, worker, wake)
 
-    def _leader_timer(self, worker: Worker, wake: int) -> None:
+    def _leader_timer(self, worker: FleetWorker, wake: int) -> None:
         if worker.wakes_at == wake:
             worker.wakes_at = None
             self._leader(worker, TimerDue())
 
     # ---- a rank ---------------------------------------------------------------------------------
 
-    def _rank(self, worker: Worker, plan: StepPlan) -> None:
+    def _rank(self, worker: FleetWorker, plan: StepPlan) -> None:
         if plan.drop:
             self._at(self.now, self._report, worker, plan.drop, ())
         if plan.batch:
@@ -224,7 +224,7 @@ class Fleet:
             self._at(worker.free_at, self._report, worker, (), (step,))
 
     def _report(
-        self, worker: Worker, quiet: tuple[Key, ...], steps: tuple[StepResult, ...]
+        self, worker: FleetWorker, quiet: tuple[Key, ...], steps: tuple[StepResult, ...]
     ) -> None:
         chain = worker.leader.worker.agreement.chain
         report = Report(
