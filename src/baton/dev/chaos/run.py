@@ -12,14 +12,18 @@ import httpx
 import msgspec
 
 from baton.dev.bench.service import BATON, serving
-from baton.dev.chaos.cable import HERE, Cable, OtherMachine, move_to_own_network
+from baton.dev.chaos.cable import HERE, OtherMachine
 from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, Habits, bodies, references
 from baton.dev.chaos.history import CORRUPT, ChaosFigures, complaints, figures
-from baton.dev.chaos.nemesis import CABLE_KINDS, CLEAN_S, Nemesis, NotWhole
+from baton.dev.chaos.injections import CABLE_KINDS, try_out
+from baton.dev.chaos.loss import Loss
+from baton.dev.chaos.nemesis import CLEAN_S, Nemesis, NotWhole
+from baton.dev.chaos.network import NetworkNamespace, move_to_own_network
 
 MODEL = "bench"  # the name that `serving` gives it
 CONTROL = f"tcp://{HERE}:5500"
 MARGIN_S = 10.0  # of a request beyond its own timeout
+EVIDENCE = {CORRUPT: "damaged pages found", Loss.KIND: "packets dropped"}
 
 
 class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ def run(settings: ChaosSettings) -> ChaosReport:
 
     Raises:
         BatonError: the service does not start, or fails before anything is done to it
-        ConfigError: the cable is to be hurt, and this user may not make network namespaces
+        ConfigError: the cable is to be hurt, and this user or this kernel may not
     """
     common = (
         *("--dtype", "float32", "--enable-prefix-caching"),
@@ -83,21 +87,25 @@ def run(settings: ChaosSettings) -> ChaosReport:
         with serving(settings.model, *front, *common, *settings.flags) as service:
             url = f"http://127.0.0.1:{service.port}"
             return asyncio.run(_run(settings, url, service.pid, None))
-    move_to_own_network()
-    with TemporaryDirectory(prefix="baton-") as directory:
+    with (
+        closing(move_to_own_network()) as here,
+        TemporaryDirectory(prefix="baton-") as directory,
+    ):
         secret = Path(directory) / "SECRET"
         subprocess.run([*BATON, "secret", "new", str(secret)], check=True, capture_output=True)
         common += ("--fabric", "tcp", "--secret", str(secret), *settings.flags)
         with (
-            _machine(settings, common) as machine,
+            _machine(settings, here, common) as machine,
             serving(settings.model, *front, "--control", CONTROL, *common) as service,
         ):
             url = f"http://127.0.0.1:{service.port}"
-            return asyncio.run(_run(settings, url, service.pid, machine.cable))
+            return asyncio.run(_run(settings, url, service.pid, machine))
 
 
 @contextmanager
-def _machine(settings: ChaosSettings, common: Sequence[str]) -> Iterator[OtherMachine]:
+def _machine(
+    settings: ChaosSettings, here: NetworkNamespace, common: Sequence[str]
+) -> Iterator[OtherMachine]:
     """The other machine, with a worker of each role."""
     host, _, port = CONTROL.rpartition(":")
     gateways = [f"{host}:{int(port) + i}" for i in range(settings.gateways)]
@@ -107,17 +115,19 @@ def _machine(settings: ChaosSettings, common: Sequence[str]) -> Iterator[OtherMa
     ]
     with closing(
         OtherMachine(
+            here,
             [
                 [*BATON, "worker", settings.model, "--role", role, "--name", f"{role}-far", *shared]
                 for role in ("prefill", "decode")
-            ]
+            ],
         )
     ) as machine:
+        try_out(settings.kinds, machine)
         yield machine
 
 
 async def _run(
-    settings: ChaosSettings, url: str, supervisor: int, cable: Cable | None
+    settings: ChaosSettings, url: str, supervisor: int, machine: OtherMachine | None
 ) -> ChaosReport:
     began, cases = time.monotonic(), bodies(MODEL, settings.cases, seed=settings.seed)
     ask_at = f"{url}/v1/completions"
@@ -127,11 +137,11 @@ async def _run(
         url,
         supervisor,
         gateways=settings.gateways,
-        prefill=settings.prefill + (cable is not None),
-        decode=settings.decode + (cable is not None),
+        prefill=settings.prefill + (machine is not None),
+        decode=settings.decode + (machine is not None),
         kinds=settings.kinds,
         victims=settings.victims,
-        cable=cable,
+        machine=machine,
         paused=load.paused,
         verify_s=settings.verify_s,
         seed=settings.seed,
@@ -177,7 +187,8 @@ def sentence(report: ChaosReport) -> Sequence[str]:
     lines.append(" " * 23 + "".join(f"{c:>24}" for c in columns) + "   (median, longest; s)")
     for kind, b in f.faults.items():
         cells = [f"{_median(v):.2f}, {max(v):.2f}" for v in (b.answered_s, b.whole_s, b.gap_s)]
-        found = f"   {b.damaged} damaged pages found" if b.damaged else ""
+        name = EVIDENCE.get(kind.split()[0])
+        found = f"   {b.evidence} {name}" if name is not None else ""
         lines.append(f"{b.count:>5} x {kind:15}" + "".join(f"{cell:>24}" for cell in cells) + found)
     return [*lines, *report.complaints]
 
