@@ -74,11 +74,11 @@ def test_who_leaves_or_reads_slowly_hurts_nobody_and_damaged_memory_is_not_used(
     assert report.figures.whole == report.figures.requests - report.figures.left
 
 
-@needs("nft")
+@needs("nft", "tc")
 @pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="the kernel has no tunnels")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["partition", "loss"])
+@pytest.mark.parametrize("kind", ["partition", "loss", "bandwidth"])
 def test_no_client_sees_what_befell_the_network_to_another_machine(
     tiny: Path, tmp_path: Path, kind: str
 ) -> None:

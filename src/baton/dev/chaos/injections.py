@@ -6,6 +6,7 @@ restart    SIGTERM, as an operator restarts a service that nobody may miss
 partition  the cable to the other machine carries nothing, in one direction or both
 delay      it carries everything later
 loss       the kernel of a machine, or of both, drops a share of what arrives by the cable
+bandwidth  it sends what goes into the cable at a low rate
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from baton.core.errors import ConfigError
+from baton.dev.chaos.bandwidth import Bandwidth
 from baton.dev.chaos.cable import DEVICE, OtherMachine
 from baton.dev.chaos.history import RESTART
 from baton.dev.chaos.loss import Loss
@@ -24,6 +26,7 @@ from baton.dev.chaos.loss import Loss
 STOPPED_S = (0.2, 8.0)
 DELAYS_S = (0.005, 0.3)  # one way
 LOST_SHARES = (0.1, 0.4)
+RATES_LOG10 = (5.5, 7.0)  # bits/s: 0.3 to 10 Mbit/s
 SIDES = ((0,), (1,), (0, 1))  # of the cable
 
 
@@ -72,6 +75,11 @@ async def _lose(machine: OtherMachine, chance: random.Random) -> int:
     return await _hinder(hindrances, chance.uniform(*LOST_SHARES), chance)
 
 
+async def _narrow(machine: OtherMachine, chance: random.Random) -> int:
+    hindrances = [Bandwidth(machine.networks[side], DEVICE) for side in chance.choice(SIDES)]
+    return await _hinder(hindrances, 10 ** chance.uniform(*RATES_LOG10), chance)
+
+
 async def _hinder(hindrances: Sequence[Hindrance], amount: float, chance: random.Random) -> int:
     """Returns how many packets were met."""
     for hindrance in hindrances:
@@ -86,12 +94,12 @@ def try_out(kinds: Sequence[str], machine: OtherMachine) -> None:
     Raises:
         ConfigError: it does not do one of them
     """
-    for kind in (Loss,):
+    for kind, amount in ((Loss, LOST_SHARES[0]), (Bandwidth, 10 ** RATES_LOG10[1])):
         if kind.KIND in kinds:
             for network in machine.networks:
                 hindrance = kind(network, DEVICE)
                 try:
-                    hindrance.begin(LOST_SHARES[0])
+                    hindrance.begin(amount)
                     hindrance.end()
                 except ConfigError as error:
                     raise ConfigError(
@@ -104,5 +112,7 @@ PROCESS_KINDS: Mapping[str, Callable[[int, random.Random], Awaitable[None]]] = M
 )
 # They return how many packets show that it was done, if the kernel counts them.
 CABLE_KINDS: Mapping[str, Callable[[OtherMachine, random.Random], Awaitable[int]]] = (
-    MappingProxyType({"partition": _partition, "delay": _delay, Loss.KIND: _lose})
+    MappingProxyType(
+        {"partition": _partition, "delay": _delay, Loss.KIND: _lose, Bandwidth.KIND: _narrow}
+    )
 )

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from baton.dev.bench.service import BATON, serving
+from baton.dev.chaos.bandwidth import Bandwidth
 from baton.dev.chaos.cable import HERE, OtherMachine
 from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, Habits, bodies, references
 from baton.dev.chaos.history import CORRUPT, ChaosFigures, complaints, figures
@@ -23,7 +24,11 @@ from baton.dev.chaos.network import NetworkNamespace, move_to_own_network
 MODEL = "bench"  # the name that `serving` gives it
 CONTROL = f"tcp://{HERE}:5500"
 MARGIN_S = 10.0  # of a request beyond its own timeout
-EVIDENCE = {CORRUPT: "damaged pages found", Loss.KIND: "packets dropped"}
+EVIDENCE = {
+    CORRUPT: "damaged pages found",
+    Loss.KIND: "packets dropped",
+    Bandwidth.KIND: "times a packet waited",
+}
 
 
 class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):

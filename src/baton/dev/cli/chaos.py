@@ -13,7 +13,8 @@ from baton.core.errors import ConfigError
 Kinds = Annotated[
     str,
     typer.Option(
-        metavar="LIST", help="What is done: kill, stop, restart, corrupt, partition, delay, loss."
+        metavar="LIST",
+        help="What is done: kill, stop, restart, corrupt, partition, delay, loss, bandwidth.",
     ),
 ]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
