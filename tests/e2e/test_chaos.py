@@ -1,5 +1,6 @@
 """A service that is hurt while clients ask, as `baton chaos` does it."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -72,6 +73,18 @@ def test_who_leaves_or_reads_slowly_hurts_nobody_and_damaged_memory_is_not_used(
     assert report.figures.left >= 1
     assert report.figures.slow >= 1
     assert report.figures.whole == report.figures.requests - report.figures.left
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libfaketime") is None, reason="needs the package libfaketime"
+)
+@pytest.mark.timeout(240)
+def test_no_client_sees_that_the_wall_clock_jumped(tiny: Path) -> None:
+    report = run(settings_of(tiny, seconds=4, kinds=("clock",)))
+    assert report.complaints == ()
+    fault = report.figures.faults["clock machine"]
+    assert fault.evidence == 3 * fault.count > 0  # the gateway, and a worker of each role
+    assert report.figures.whole == report.figures.requests
 
 
 @needs("nft", "tc")

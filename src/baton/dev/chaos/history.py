@@ -28,7 +28,7 @@ class ProcessFault(msgspec.Struct, frozen=True):
     Attributes:
         at: when; seconds of this machine's monotonic clock, like all times here
         whole: when all processes were there again and the service was ready
-        evidence: how many damaged pages the service has found, or packets the kernel has met
+        evidence: how many pages, packets or processes show that it was done
     """
 
     kind: str

@@ -4,6 +4,7 @@ What needs no more than a process or the cable stands in `injections.py`. Here i
 
 corrupt    bits flip in half of the pages of a worker, while no request uses any; clients go on
            after the interval in which the service verifies its cache
+clock      the wall clock of a machine jumps by minutes, forward or back, and after a while back
 """
 
 import asyncio
@@ -20,9 +21,12 @@ import psutil
 from baton.dev.chaos.cable import OtherMachine
 from baton.dev.chaos.history import CORRUPT, GATEWAY, ProcessFault, role_of
 from baton.dev.chaos.injections import CABLE_KINDS, PROCESS_KINDS
+from baton.dev.chaos.machine_clock import MachineClock
 from baton.dev.chaos.pools import flip_bits
 
 PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
+JUMPS_S = (60.0, 3600.0)
+JUMPED_S = (1.5, 4.0)  # processes see it within a second
 DAMAGED_SHARE = 0.5  # of a worker's pages
 WHOLE_S = 90.0
 CLEAN_S = 5.0
@@ -31,7 +35,7 @@ PAIRS = re.compile(r"^baton:pairs(?:\{.*\})? (\d+)", re.MULTILINE)
 DAMAGED = re.compile(r"^baton:prefix_cache_damaged_pages_total(?:\{.*\})? ([\d.e+]+)", re.MULTILINE)
 
 
-KINDS = (*PROCESS_KINDS, CORRUPT, *CABLE_KINDS)
+KINDS = (*PROCESS_KINDS, CORRUPT, MachineClock.KIND, *CABLE_KINDS)
 VICTIMS = ("prefill", "decode", GATEWAY)
 
 
@@ -49,6 +53,7 @@ class Nemesis:
         decode: how many decode workers
         victims: names, without the number: prefill, decode, gateway
         machine: the other one, if there is one
+        clocks: of this one, and of the other one, if they are to jump
         paused: while it is open, no client has a request
         verify_s: interval in which the service verifies what it has cached
     """
@@ -64,6 +69,7 @@ class Nemesis:
         kinds: Sequence[str],
         victims: Sequence[str],
         machine: OtherMachine | None,
+        clocks: Sequence[MachineClock],
         paused: Callable[[], AbstractAsyncContextManager[None]],
         verify_s: float,
         seed: int,
@@ -73,7 +79,7 @@ class Nemesis:
         self._gateways, self._workers, self._pairs = gateways, prefill + decode, prefill * decode
         self._kinds, self._victims, self._chance = kinds, victims, random.Random(seed)
         self._machine, self._paused, self._verify_s = machine, paused, verify_s
-        self._began = began
+        self._clocks, self._began = clocks, began
         self.faults: list[ProcessFault] = []
 
     async def run(self, seconds: float) -> None:
@@ -99,6 +105,9 @@ class Nemesis:
         elif kind == CORRUPT:
             victim, (at, found) = await self._corrupt(http)
             gone = frozenset()
+        elif kind == MachineClock.KIND:
+            at, victim, gone = time.monotonic(), "machine", frozenset()
+            found = await self._jump(http)
         else:
             pids, found = await self._processes(http), 0
             victim = self._chance.choice(sorted(v for v in pids if role_of(v) in self._victims))
@@ -109,6 +118,15 @@ class Nemesis:
         await self._whole(http, gone)
         ended = time.monotonic()
         self.faults.append(ProcessFault(kind, victim, at - self._began, ended - self._began, found))
+
+    async def _jump(self, http: aiohttp.ClientSession) -> int:
+        """Set a clock, and set it right again. Returns how many processes live by it."""
+        clock = self._chance.choice(self._clocks)
+        clock.jump_to(self._chance.choice((-1, 1)) * self._chance.uniform(*JUMPS_S))
+        await asyncio.sleep(self._chance.uniform(*JUMPED_S))
+        pids = [pid for lot in (await self._processes(http)).values() for pid in lot]
+        clock.jump_to(0)
+        return sum(clock.is_clock_of(pid) for pid in pids)
 
     async def _corrupt(self, http: aiohttp.ClientSession) -> tuple[str, tuple[float, int]]:
         """Damage the memory of a worker. Returns its name, when, and how many cached pages were

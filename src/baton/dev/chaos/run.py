@@ -4,20 +4,21 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 import msgspec
 
-from baton.dev.bench.service import BATON, serving
+from baton.dev.bench.service import BATON, Service, serving
 from baton.dev.chaos.bandwidth import Bandwidth
 from baton.dev.chaos.cable import HERE, OtherMachine
 from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, Habits, bodies, references
 from baton.dev.chaos.history import CORRUPT, ChaosFigures, complaints, figures
 from baton.dev.chaos.injections import CABLE_KINDS, try_out
 from baton.dev.chaos.loss import Loss
+from baton.dev.chaos.machine_clock import MachineClock
 from baton.dev.chaos.nemesis import CLEAN_S, Nemesis, NotWhole
 from baton.dev.chaos.network import NetworkNamespace, move_to_own_network
 
@@ -28,6 +29,7 @@ EVIDENCE = {
     CORRUPT: "damaged pages found",
     Loss.KIND: "packets dropped",
     Bandwidth.KIND: "times a packet waited",
+    MachineClock.KIND: "processes lived by it",
 }
 
 
@@ -77,52 +79,58 @@ def run(settings: ChaosSettings) -> ChaosReport:
 
     Raises:
         BatonError: the service does not start, or fails before anything is done to it
-        ConfigError: the cable is to be hurt, and this user or this kernel may not
+        ConfigError: one of the kinds cannot be done here
     """
-    common = (
+    common = [
         *("--dtype", "float32", "--enable-prefix-caching"),
         *(("--cache-verify-interval", str(settings.verify_s)) if CORRUPT in settings.kinds else ()),
-    )
-    front = (
+    ]
+    front = [
         *("--gateways", str(settings.gateways)),
         *("--prefill", str(settings.prefill), "--decode", str(settings.decode)),
         *("--request-timeout", str(TIMEOUT_S)),
-    )
-    if not settings.two_machines:
-        with serving(settings.model, *front, *common, *settings.flags) as service:
-            url = f"http://127.0.0.1:{service.port}"
-            return asyncio.run(_run(settings, url, service.pid, None))
-    with (
-        closing(move_to_own_network()) as here,
-        TemporaryDirectory(prefix="baton-") as directory,
-    ):
-        secret = Path(directory) / "SECRET"
-        subprocess.run([*BATON, "secret", "new", str(secret)], check=True, capture_output=True)
-        common += ("--fabric", "tcp", "--secret", str(secret), *settings.flags)
-        with (
-            _machine(settings, here, common) as machine,
-            serving(settings.model, *front, "--control", CONTROL, *common) as service,
-        ):
-            url = f"http://127.0.0.1:{service.port}"
-            return asyncio.run(_run(settings, url, service.pid, machine))
+    ]
+    with TemporaryDirectory(prefix="baton-") as directory, ExitStack() as opened:
+        clocks = [
+            opened.enter_context(closing(MachineClock(Path(directory) / f"clock-{number}")))
+            for number in range(1 + settings.two_machines)
+            if MachineClock.KIND in settings.kinds
+        ]
+        machine = None
+        if settings.two_machines:
+            here = opened.enter_context(closing(move_to_own_network()))
+            secret = Path(directory) / "SECRET"
+            subprocess.run([*BATON, "secret", "new", str(secret)], check=True, capture_output=True)
+            common += ["--fabric", "tcp", "--secret", str(secret)]
+            front += ["--control", CONTROL]
+            baton = _baton(clocks[1:])
+            machine = opened.enter_context(_machine(settings, here, baton, common))
+        flags = (settings.model, *front, *common, *settings.flags)
+        service = opened.enter_context(serving(*flags, baton=_baton(clocks)))
+        return asyncio.run(_run(settings, service, machine, clocks))
+
+
+def _baton(clocks: Sequence[MachineClock]) -> Sequence[str]:
+    """Return the command of a machine: its processes live by the first of these clocks, if any."""
+    return (*clocks[0].prefix, *BATON) if clocks else BATON
 
 
 @contextmanager
 def _machine(
-    settings: ChaosSettings, here: NetworkNamespace, common: Sequence[str]
+    settings: ChaosSettings, here: NetworkNamespace, baton: Sequence[str], common: Sequence[str]
 ) -> Iterator[OtherMachine]:
     """The other machine, with a worker of each role."""
     host, _, port = CONTROL.rpartition(":")
     gateways = [f"{host}:{int(port) + i}" for i in range(settings.gateways)]
     shared = [
         *(word for gateway in gateways for word in ("--gateway", gateway)),
-        *("--served-model-name", MODEL, *common),
+        *("--served-model-name", MODEL, *common, *settings.flags),
     ]
     with closing(
         OtherMachine(
             here,
             [
-                [*BATON, "worker", settings.model, "--role", role, "--name", f"{role}-far", *shared]
+                [*baton, "worker", settings.model, "--role", role, "--name", f"{role}-far", *shared]
                 for role in ("prefill", "decode")
             ],
         )
@@ -132,21 +140,26 @@ def _machine(
 
 
 async def _run(
-    settings: ChaosSettings, url: str, supervisor: int, machine: OtherMachine | None
+    settings: ChaosSettings,
+    service: Service,
+    machine: OtherMachine | None,
+    clocks: Sequence[MachineClock],
 ) -> ChaosReport:
+    url = f"http://127.0.0.1:{service.port}"
     began, cases = time.monotonic(), bodies(MODEL, settings.cases, seed=settings.seed)
     ask_at = f"{url}/v1/completions"
     reference = await references(ask_at, cases)
     load = ChaosLoad(ask_at, cases, began=began, habits=settings.habits)
     nemesis = Nemesis(
         url,
-        supervisor,
+        service.pid,
         gateways=settings.gateways,
         prefill=settings.prefill + (machine is not None),
         decode=settings.decode + (machine is not None),
         kinds=settings.kinds,
         victims=settings.victims,
         machine=machine,
+        clocks=clocks,
         paused=load.paused,
         verify_s=settings.verify_s,
         seed=settings.seed,

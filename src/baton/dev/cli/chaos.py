@@ -14,7 +14,8 @@ Kinds = Annotated[
     str,
     typer.Option(
         metavar="LIST",
-        help="What is done: kill, stop, restart, corrupt, partition, delay, loss, bandwidth.",
+        help="What is done: kill, stop, restart, corrupt, clock, partition, delay, loss, "
+        "bandwidth.",
     ),
 ]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
