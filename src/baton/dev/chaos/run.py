@@ -4,23 +4,26 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import aiohttp
 import httpx
 import msgspec
 
 from baton.dev.bench.service import BATON, Service, serving
+from baton.dev.chaos import history
 from baton.dev.chaos.bandwidth import Bandwidth
 from baton.dev.chaos.cable import HERE, OtherMachine
 from baton.dev.chaos.clients import TIMEOUT_S, ChaosLoad, Habits, bodies, references
-from baton.dev.chaos.history import CORRUPT, ChaosFigures, complaints, figures
+from baton.dev.chaos.history import CORRUPT, ChaosFigures
 from baton.dev.chaos.injections import CABLE_KINDS, try_out
 from baton.dev.chaos.loss import Loss
 from baton.dev.chaos.machine_clock import MachineClock
 from baton.dev.chaos.nemesis import CLEAN_S, Nemesis, NotWhole
 from baton.dev.chaos.network import NetworkNamespace, move_to_own_network
+from baton.dev.chaos.recordings import Recordings
 
 MODEL = "bench"  # the name that `serving` gives it
 CONTROL = f"tcp://{HERE}:5500"
@@ -42,6 +45,8 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
         cases: different requests
         verify_s: interval in which the service verifies its caches, if their memory is hurt
         flags: of `baton serve`; if the cable is hurt, of the workers of the other machine, too
+        record: directory for the recordings of all processes; if there is none, they are kept only
+            for a complaint
     """
 
     model: str
@@ -57,6 +62,7 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ("prefill", "decode", "gateway")
     verify_s: float = 2.0
     flags: tuple[str, ...] = ()
+    record: str | None = None
 
     @property
     def two_machines(self) -> bool:
@@ -65,11 +71,16 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChaosReport(msgspec.Struct, frozen=True):
-    """What came of it. `complaints` is empty if all is well."""
+    """What came of it. `complaints` is empty if all is well.
+
+    Attributes:
+        recordings: the directory with those of all processes, if they were kept
+    """
 
     settings: ChaosSettings
     complaints: tuple[str, ...]
     figures: ChaosFigures
+    recordings: str | None
 
 
 def run(settings: ChaosSettings) -> ChaosReport:
@@ -91,6 +102,8 @@ def run(settings: ChaosSettings) -> ChaosReport:
         *("--request-timeout", str(TIMEOUT_S)),
     ]
     with TemporaryDirectory(prefix="baton-") as directory, ExitStack() as opened:
+        recordings = opened.enter_context(closing(Recordings(settings.record)))
+        common += ["--record", str(recordings.directory)]
         clocks = [
             opened.enter_context(closing(MachineClock(Path(directory) / f"clock-{number}")))
             for number in range(1 + settings.two_machines)
@@ -107,7 +120,11 @@ def run(settings: ChaosSettings) -> ChaosReport:
             machine = opened.enter_context(_machine(settings, here, baton, common))
         flags = (settings.model, *front, *common, *settings.flags)
         service = opened.enter_context(serving(*flags, baton=_baton(clocks)))
-        return asyncio.run(_run(settings, service, machine, clocks))
+        complaints, figures = asyncio.run(_run(settings, service, machine, clocks))
+        if complaints:
+            recordings.keep()
+    kept = str(recordings.directory) if recordings.kept else None
+    return ChaosReport(settings, complaints, figures, kept)
 
 
 def _baton(clocks: Sequence[MachineClock]) -> Sequence[str]:
@@ -144,7 +161,8 @@ async def _run(
     service: Service,
     machine: OtherMachine | None,
     clocks: Sequence[MachineClock],
-) -> ChaosReport:
+) -> tuple[tuple[str, ...], ChaosFigures]:
+    """Return the complaints, and the figures."""
     url = f"http://127.0.0.1:{service.port}"
     began, cases = time.monotonic(), bodies(MODEL, settings.cases, seed=settings.seed)
     ask_at = f"{url}/v1/completions"
@@ -171,12 +189,16 @@ async def _run(
         await nemesis.run(settings.seconds)
     except NotWhole as error:
         found.append(f"not whole: {error}")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        found.append(f"not whole: it does not say what it holds: {error!r}")
     load.stop()
     await asking
     if not await _clean(url):
         found.append(f"leaked: the ledger is not clean {CLEAN_S:g} s after the last request")
-    found += complaints(load.history, reference, nemesis.faults, limit_s=TIMEOUT_S + MARGIN_S)
-    return ChaosReport(settings, tuple(found), figures(load.history, nemesis.faults))
+    found += history.complaints(
+        load.history, reference, nemesis.faults, limit_s=TIMEOUT_S + MARGIN_S
+    )
+    return tuple(found), history.figures(load.history, nemesis.faults)
 
 
 async def _clean(url: str) -> bool:
@@ -184,8 +206,9 @@ async def _clean(url: str) -> bool:
     until = time.monotonic() + CLEAN_S
     async with httpx.AsyncClient(timeout=5) as http:
         while True:
-            if (await http.get(f"{url}/debug/ledger")).json()["clean"]:
-                return True
+            with suppress(httpx.HTTPError):  # a service that does not answer is not clean
+                if (await http.get(f"{url}/debug/ledger")).json()["clean"]:
+                    return True
             if time.monotonic() > until:
                 return False
             await asyncio.sleep(0.1)
@@ -208,7 +231,13 @@ def sentence(report: ChaosReport) -> Sequence[str]:
         name = EVIDENCE.get(kind.split()[0])
         found = f"   {b.evidence} {name}" if name is not None else ""
         lines.append(f"{b.count:>5} x {kind:15}" + "".join(f"{cell:>24}" for cell in cells) + found)
-    return [*lines, *report.complaints]
+    lines += report.complaints
+    if report.recordings is not None:
+        lines.append(
+            f"recordings of all processes are in {report.recordings}; "
+            "'baton replay-log FILE' replays one of them"
+        )
+    return lines
 
 
 def _median(values: Sequence[float]) -> float:
