@@ -8,7 +8,6 @@ cut direction carries, and delays what a slow one does, so that connections neit
 refused: the other side falls silent. Namespaces and devices vanish with the last process in them.
 """
 
-import ctypes
 import fcntl
 import os
 import select
@@ -18,31 +17,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 
 from baton.core.errors import ConfigError
+from baton.dev.chaos.network import NetworkNamespace, move_to_own_network
 
 HERE, THERE = "10.79.0.1", "10.79.0.2"
 DEVICE, MTU = "cable", 32_000
-CLONE_NEWNET = 0x40000000  # linux/sched.h
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h
 LOOK_S = 0.2
 AGAIN_S = 0.5  # between the end of a program and its next start
-
-
-def move_to_own_network() -> None:
-    """Give this thread, and all that it starts, a network that has only loopback.
-
-    Raises:
-        ConfigError: this user may not
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET):
-        raise ConfigError(
-            f"no network namespace: {os.strerror(ctypes.get_errno())}; faults of the cable need "
-            "one for each of two machines: run as root, or leave them out of --kinds"
-        )
-    _ip("link", "set", "lo", "up")
 
 
 class Cable:
@@ -94,44 +79,46 @@ class Cable:
 class OtherMachine:
     """Runs programs beyond the cable, and starts those again that end.
 
-    This process must have moved to a network of its own.
+    Attributes:
+        networks: of this machine, and of that one
 
     Args:
+        here: the network of this thread, which has moved to one of its own
         programs: command lines
 
     Raises:
         ConfigError: this user may not, or there is no command ip
     """
 
-    def __init__(self, programs: Sequence[Sequence[str]]) -> None:
-        here = _device(HERE, THERE)
+    def __init__(self, here: NetworkNamespace, programs: Sequence[Sequence[str]]) -> None:
+        device = _device(here, HERE, THERE)
         self._programs = [tuple(program) for program in programs]
-        self._made, self._stop = threading.Event(), threading.Event()
-        self._device = -1
-        self._obstacle: ConfigError | None = None
+        self._made: Future[tuple[NetworkNamespace, int]] = Future()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self._made.wait()
-        if self._obstacle is not None:
-            os.close(here)
-            raise self._obstacle
-        self.cable = Cable((here, self._device))
+        try:
+            there, its_device = self._made.result()
+        except ConfigError:
+            os.close(device)
+            raise
+        self.networks = (here, there)
+        self.cable = Cable((device, its_device))
 
     def close(self) -> None:
         """End the programs, and pull out the cable."""
         self._stop.set()
         self._thread.join()
         self.cable.close()
+        self.networks[1].close()
 
     def _run(self) -> None:
         try:
-            move_to_own_network()
-            self._device = _device(THERE, HERE)
+            network = move_to_own_network()
+            self._made.set_result((network, _device(network, THERE, HERE)))
         except ConfigError as error:
-            self._obstacle = error
+            self._made.set_exception(error)
             return
-        finally:
-            self._made.set()
         running: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
         while not self._stop.wait(AGAIN_S):
             for program in self._programs:
@@ -144,22 +131,14 @@ class OtherMachine:
             process.wait()
 
 
-def _device(own: str, other: str) -> int:
-    """Make this end of the cable in the network of this thread; returns its descriptor."""
+def _device(network: NetworkNamespace, own: str, other: str) -> int:
+    """Make this end of the cable in the network, that of this thread; returns its descriptor."""
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     except OSError as error:
         raise ConfigError(f"no tunnel device for the cable: {error}") from error
-    _ip("addr", "add", own, "peer", other, "dev", DEVICE)
-    _ip("link", "set", DEVICE, "up", "mtu", str(MTU))
+    address = ("addr", "add", own, "peer", other, "dev", DEVICE)
+    for words in (address, ("link", "set", DEVICE, "up", "mtu", str(MTU))):
+        network.run("ip", *words, package="iproute2")
     return device
-
-
-def _ip(*words: str) -> None:
-    try:
-        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise ConfigError("no command ip here: install iproute2") from error
-    except subprocess.CalledProcessError as error:
-        raise ConfigError(f"ip {' '.join(words)}: {error.stderr.strip()}") from error

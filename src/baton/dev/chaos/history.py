@@ -28,14 +28,14 @@ class ProcessFault(msgspec.Struct, frozen=True):
     Attributes:
         at: when; seconds of this machine's monotonic clock, like all times here
         whole: when all processes were there again and the service was ready
-        damaged: cached pages that the service has found damaged by it
+        evidence: how many pages, packets or processes show that it was done
     """
 
     kind: str
     victim: str
     at: float
     whole: float
-    damaged: int = 0
+    evidence: int = 0
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -113,14 +113,14 @@ class FaultFigures(msgspec.Struct, frozen=True):
         answered_s: from each until a request that was sent after it had its first token
         whole_s: from each until the service was whole
         gap_s: of each, the longest gap in a stream that was open at it
-        damaged: cached pages found damaged, all together
+        evidence: of all of them together
     """
 
     count: int
     answered_s: tuple[float, ...]
     whole_s: tuple[float, ...]
     gap_s: tuple[float, ...]
-    damaged: int
+    evidence: int
 
 
 class ChaosFigures(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ def figures(history: Sequence[Seen], faults: Sequence[ProcessFault]) -> ChaosFig
                 tuple(_answered(history, fault) for fault in lot),
                 tuple(round(fault.whole - fault.at, 3) for fault in lot),
                 tuple(_gap(history, fault) for fault in lot),
-                sum(fault.damaged for fault in lot),
+                sum(fault.evidence for fault in lot),
             )
             for kind, lot in sorted(of_kind.items())
         },

@@ -1,35 +1,32 @@
 """Hurts one part of a service at a time, by a seeded schedule, until it is whole again.
 
-kill       SIGKILL of a rank of a worker, or of a gateway; the supervisor starts it again
-stop       SIGSTOP, and SIGCONT after a while, before or after silence has ended its sessions
-restart    SIGTERM, as an operator restarts a service that nobody may miss
+What needs no more than a process or the cable stands in `injections.py`. Here is
+
 corrupt    bits flip in half of the pages of a worker, while no request uses any; clients go on
            after the interval in which the service verifies its cache
-partition  the cable to the other machine carries nothing, in one direction or both
-delay      it carries everything later
+clock      the wall clock of a machine jumps by minutes, forward or back, and after a while back
 """
 
 import asyncio
-import os
 import random
 import re
-import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 import psutil
 
-from baton.dev.chaos.cable import Cable
-from baton.dev.chaos.history import CORRUPT, GATEWAY, RESTART, ProcessFault, role_of
+from baton.dev.chaos.cable import OtherMachine
+from baton.dev.chaos.history import CORRUPT, GATEWAY, ProcessFault, role_of
+from baton.dev.chaos.injections import CABLE_KINDS, PROCESS_KINDS
+from baton.dev.chaos.machine_clock import MachineClock
 from baton.dev.chaos.pools import flip_bits
 
 PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
-STOPPED_S = (0.2, 8.0)
-DELAYS_S = (0.005, 0.3)  # one way
+JUMPS_S = (60.0, 3600.0)
+JUMPED_S = (1.5, 4.0)  # processes see it within a second
 DAMAGED_SHARE = 0.5  # of a worker's pages
 WHOLE_S = 90.0
 CLEAN_S = 5.0
@@ -38,40 +35,7 @@ PAIRS = re.compile(r"^baton:pairs(?:\{.*\})? (\d+)", re.MULTILINE)
 DAMAGED = re.compile(r"^baton:prefix_cache_damaged_pages_total(?:\{.*\})? ([\d.e+]+)", re.MULTILINE)
 
 
-async def _kill(pid: int, chance: random.Random) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-async def _stop(pid: int, chance: random.Random) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(chance.uniform(*STOPPED_S))
-    os.kill(pid, signal.SIGCONT)
-
-
-async def _restart(pid: int, chance: random.Random) -> None:
-    os.kill(pid, signal.SIGTERM)
-
-
-async def _partition(cable: Cable, chance: random.Random) -> None:
-    cable.cut(*chance.choice(((0,), (1,), (0, 1))))
-    await asyncio.sleep(chance.uniform(*STOPPED_S))
-    cable.cut()
-
-
-async def _delay(cable: Cable, chance: random.Random) -> None:
-    cable.delay(chance.uniform(*DELAYS_S))
-    await asyncio.sleep(chance.uniform(*STOPPED_S))
-    cable.delay(0)
-
-
-Injection = Callable[[int, random.Random], Awaitable[None]]
-PROCESS_KINDS: Mapping[str, Injection] = MappingProxyType(
-    {"kill": _kill, "stop": _stop, RESTART: _restart}
-)
-CABLE_KINDS: Mapping[str, Callable[[Cable, random.Random], Awaitable[None]]] = MappingProxyType(
-    {"partition": _partition, "delay": _delay}
-)
-KINDS = (*PROCESS_KINDS, CORRUPT, *CABLE_KINDS)
+KINDS = (*PROCESS_KINDS, CORRUPT, MachineClock.KIND, *CABLE_KINDS)
 VICTIMS = ("prefill", "decode", GATEWAY)
 
 
@@ -88,7 +52,8 @@ class Nemesis:
         prefill: how many prefill workers
         decode: how many decode workers
         victims: names, without the number: prefill, decode, gateway
-        cable: to another machine, if there is one
+        machine: the other one, if there is one
+        clocks: of this one, and of the other one, if they are to jump
         paused: while it is open, no client has a request
         verify_s: interval in which the service verifies what it has cached
     """
@@ -103,7 +68,8 @@ class Nemesis:
         decode: int,
         kinds: Sequence[str],
         victims: Sequence[str],
-        cable: Cable | None,
+        machine: OtherMachine | None,
+        clocks: Sequence[MachineClock],
         paused: Callable[[], AbstractAsyncContextManager[None]],
         verify_s: float,
         seed: int,
@@ -112,8 +78,8 @@ class Nemesis:
         self._url, self._supervisor = url, supervisor
         self._gateways, self._workers, self._pairs = gateways, prefill + decode, prefill * decode
         self._kinds, self._victims, self._chance = kinds, victims, random.Random(seed)
-        self._cable, self._paused, self._verify_s = cable, paused, verify_s
-        self._began = began
+        self._machine, self._paused, self._verify_s = machine, paused, verify_s
+        self._clocks, self._began = clocks, began
         self.faults: list[ProcessFault] = []
 
     async def run(self, seconds: float) -> None:
@@ -133,12 +99,15 @@ class Nemesis:
     async def _strike(self, http: aiohttp.ClientSession) -> None:
         kind = self._chance.choice(self._kinds)
         if kind in CABLE_KINDS:
-            assert self._cable is not None
-            at, victim, gone, found = time.monotonic(), "cable", frozenset[int](), 0
-            await CABLE_KINDS[kind](self._cable, self._chance)
+            assert self._machine is not None
+            at, victim, gone = time.monotonic(), "cable", frozenset[int]()
+            found = await CABLE_KINDS[kind](self._machine, self._chance)
         elif kind == CORRUPT:
             victim, (at, found) = await self._corrupt(http)
             gone = frozenset()
+        elif kind == MachineClock.KIND:
+            at, victim, gone = time.monotonic(), "machine", frozenset()
+            found = await self._jump(http)
         else:
             pids, found = await self._processes(http), 0
             victim = self._chance.choice(sorted(v for v in pids if role_of(v) in self._victims))
@@ -149,6 +118,15 @@ class Nemesis:
         await self._whole(http, gone)
         ended = time.monotonic()
         self.faults.append(ProcessFault(kind, victim, at - self._began, ended - self._began, found))
+
+    async def _jump(self, http: aiohttp.ClientSession) -> int:
+        """Set a clock, and set it right again. Returns how many processes live by it."""
+        clock = self._chance.choice(self._clocks)
+        clock.jump_to(self._chance.choice((-1, 1)) * self._chance.uniform(*JUMPS_S))
+        await asyncio.sleep(self._chance.uniform(*JUMPED_S))
+        pids = [pid for lot in (await self._processes(http)).values() for pid in lot]
+        clock.jump_to(0)
+        return sum(clock.is_clock_of(pid) for pid in pids)
 
     async def _corrupt(self, http: aiohttp.ClientSession) -> tuple[str, tuple[float, int]]:
         """Damage the memory of a worker. Returns its name, when, and how many cached pages were

@@ -13,7 +13,9 @@ from baton.core.errors import ConfigError
 Kinds = Annotated[
     str,
     typer.Option(
-        metavar="LIST", help="What is done: kill, stop, restart, corrupt, partition, delay."
+        metavar="LIST",
+        help="What is done: kill, stop, restart, corrupt, clock, partition, delay, loss, "
+        "bandwidth.",
     ),
 ]
 Victims = Annotated[str, typer.Option(metavar="LIST", help="To whom: prefill, decode, gateway.")]
@@ -39,11 +41,19 @@ def chaos(
     seed: Annotated[int, typer.Option(help="Of requests and faults.")] = 1,
     kinds: Kinds = "kill,stop,restart",
     victims: Victims = "prefill,decode,gateway",
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep what all processes record (prompts too, as ids), for 'baton replay-log'. "
+            "It is kept in any case if there is a complaint.",
+        ),
+    ] = None,
     json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report.")] = None,
 ) -> None:
     """Start a service of MODEL, kill, stop and restart its processes one at a time while clients
-    ask, damage their memory or cut their network, and compare every answer, token for token, with
-    what the unhurt service says.
+    ask, damage their memory, hurt their network or set their clock, and compare every answer, token
+    for token, with what the unhurt service says.
 
     Further flags are those of 'baton serve'. The exit code is 1 if there is a complaint.
     """
@@ -76,6 +86,7 @@ def chaos(
             kinds=what,
             victims=whom,
             flags=flags,
+            record=record,
         )
     )
     typer.echo("\n".join(sentence(report)))
