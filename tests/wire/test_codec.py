@@ -44,7 +44,8 @@ def strategy(type_: Any) -> st.SearchStrategy[Any]:
     if isinstance(type_, typing.NewType):
         return strategy(type_.__supertype__)
     if origin is Annotated:
-        return strategy(bytes) if arguments[0] is bytes else st.integers(0, 2**53)
+        bounded = {bytes: strategy(bytes), float: st.floats(0, 1e12)}
+        return bounded.get(arguments[0], st.integers(0, 2**53))
     if origin in (typing.Union, UnionType):
         return st.one_of([strategy(a) for a in arguments])
     if origin is tuple and arguments[-1] is Ellipsis:

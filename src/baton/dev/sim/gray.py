@@ -1,8 +1,9 @@
 """Gray failures: work that never ends, and a request that kills every worker that computes it.
 
 a piece of work's turn comes ──hang──▶ nothing more is heard of it ──▶ its worker must have ended within NOTICED_US
-a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request,
-                                                                          and one more for each that drains
+a batch with the poison in it ──▶ a process of that worker ends ──▶ at most DEATHS of them for one request
+
+One more may end for each worker that drains.
 """
 
 from collections import Counter
@@ -136,8 +137,8 @@ class Gray:
         self._world.tell(f"request {request} kills {worker}")
         faults = self._world.draw.faults
         unheard = faults.loss or faults.late or faults.reorder or faults.lag or faults.partitions
-        # An operator may hurry a worker that drains, so its end is taken for nobody's doing, and may
-        # be noticed before that of the worker that the request has ended.
+        # An operator may hurry a worker that drains, so its end is taken for nobody's doing, and
+        # may be noticed before that of the worker that the request has ended.
         most = (ATTEMPTS if unheard else DEATHS) + faults.drains
         if self.deaths[request] > most:
             self._world.violate(
