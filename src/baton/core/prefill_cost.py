@@ -15,7 +15,8 @@ from baton.core.ids import Micros
 
 WINDOW_US = 10_000_000.0  # measured time that is remembered; what is older counts less and less
 PRIOR_TOKENS, PRIOR_US = 200.0, 100_000.0  # before anything is measured: 2,000 tokens/s
-
+# and so many pairs in no time: else the first steps, which are short, would say what pairs cost
+PRIOR_PAIRS = 1_000_000.0
 
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -64,7 +65,7 @@ class MeasuredPrefill:
         self._us = PRIOR_US
         # sums over steps of products of tokens, pairs and microseconds
         self._tt, self._tu = PRIOR_TOKENS**2, PRIOR_TOKENS * PRIOR_US
-        self._tp = self._pp = self._pu = 0.0
+        self._tp, self._pp, self._pu = 0.0, PRIOR_PAIRS**2, 0.0
         self.cost = PrefillCost()
         self.seen = False  # whether any step was
 
