@@ -303,6 +303,7 @@ class Register(Message, frozen=True, tag="register"):
     stamp: Seen = Stamp(0)  # as in Credits
     # of a guest: where the gateway sends the requests themselves, to the HTTP server of the engine
     url: str | None = None
+    caches: bool = True  # whether it keeps complete pages of prompts for later ones
 
 
 class Introduce(Message, frozen=True, tag="introduce"):

@@ -24,6 +24,7 @@ class KnownCache(msgspec.Struct):
 
     slot: Slot
     kind: PageKind
+    caches: bool  # whether it keeps pages of prompts for later ones
     heard: int = 0  # messages about its cache
     asked: bool = False  # to say afresh what it has
     chains: dict[Key, list[PageId]] = {}  # of the prompts that it was given
@@ -42,10 +43,13 @@ class KnownCaches:
     def __len__(self) -> int:
         return len(self._cached)
 
-    def joins(self, boot: Boot, kind: PageKind) -> None:
-        """A worker registers. It is taken to have nothing."""
+    def joins(self, boot: Boot, kind: PageKind, *, caches: bool) -> None:
+        """A worker registers. It is taken to have nothing.
+
+        caches: whether it keeps pages of prompts for later ones
+        """
         slot = self._free.pop() if self._free else Slot(len(self._workers))
-        self._workers[boot] = KnownCache(slot, kind, chains={})
+        self._workers[boot] = KnownCache(slot, kind, caches, chains={})
 
     def leaves(self, boot: Boot) -> None:
         """A worker is gone."""
@@ -85,8 +89,10 @@ class KnownCaches:
     # ---- what they are given --------------------------------------------------------------------
 
     def gives(self, boot: Boot, key: Key, prompt: PromptPages) -> None:
-        """A worker is to compute a prompt."""
+        """A worker is to compute a prompt. Later prompts have something of that if it keeps it."""
         known = self._workers[boot]
+        if not known.caches:
+            return
         chain = known.chains[key] = prompt.chain(known.kind)
         self._coming.entered(known.slot, known.coming.add(chain))
 

@@ -80,7 +80,7 @@ class Router:
         if boot in self._all:
             return []
         worker = self._all[boot] = RegisteredWorker(message)
-        self.caches.joins(boot, page_kind(message.manifest))
+        self.caches.joins(boot, page_kind(message.manifest), caches=message.caches)
         self._known = None
         others = [
             (b, w) for b, w in self._all.items() if {worker.role, w.role} == {PREFILL, DECODE}

@@ -126,6 +126,8 @@ class Leader:
                 worker.manifest,
                 self._books.news.stamp,
                 worker.settings.url,
+                # an engine that this worker is a guest of may well do so
+                worker.reuse.on or worker.role.guest,
             ),
         )
         for stage in self._stages:
