@@ -3,6 +3,8 @@ pages of prompts that they were given and will have computed before a new prompt
 
     CacheChanged ──next number?──▶ index                   Credits: how many there were ──fewer came?──┐
                        └── no: some were lost ──▶ AskCache ──▶ CacheChanged afresh ◀───────────────────┘
+
+A worker that does not answer is asked again after `ASK_AGAIN_US`.
 """
 
 from collections.abc import Sequence
@@ -11,12 +13,14 @@ import msgspec
 
 from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, PageId, Slot
 from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids
-from baton.core.ids import Boot, Key
+from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.chains import PagesUnderWay
 from baton.core.messages import CacheChanged
 
 # by kind of pages and by slot: which place a worker has in a list of workers
 Places = dict[PageKind, dict[Slot, int]]
+# until a worker is asked again, if it does not say what it has: an answer takes much less
+ASK_AGAIN_US = 1_000_000
 
 
 class KnownCache(msgspec.Struct):
@@ -26,7 +30,7 @@ class KnownCache(msgspec.Struct):
     kind: PageKind
     caches: bool  # whether it keeps pages of prompts for later ones
     heard: int = 0  # messages about its cache
-    asked: bool = False  # to say afresh what it has
+    asked_at: Micros | None = None  # to say afresh what it has; None once it has
     chains: dict[Key, list[PageId]] = {}  # of the prompts that it was given
     coming: PagesUnderWay[PageId] = msgspec.field(default_factory=PagesUnderWay[PageId])
 
@@ -60,7 +64,7 @@ class KnownCaches:
 
     # ---- what workers say -----------------------------------------------------------------------
 
-    def changed(self, boot: Boot, message: CacheChanged) -> bool:
+    def changed(self, boot: Boot, message: CacheChanged, now: Micros) -> bool:
         """A worker's cache has changed. Returns whether it is to be asked for all that it has,
         because earlier changes were lost."""
         known = self._workers[boot]
@@ -68,23 +72,25 @@ class KnownCaches:
             return False  # again
         if message.afresh:
             self._cached.forget(known.slot)
-            known.asked = False
+            known.asked_at = None
         elif message.number != known.heard + 1:
-            return self._missed(known)  # what it has afresh will count this one too
+            return self._missed(known, now)  # what it has afresh will count this one too
         known.heard = message.number
         self._cached.left(known.slot, page_ids(message.left))
         self.ignored += self._cached.entered(known.slot, page_ids(message.entered))
         return False
 
-    def stated(self, boot: Boot, changes: int) -> bool:
+    def stated(self, boot: Boot, changes: int, now: Micros) -> bool:
         """A worker says how many messages about its cache it has sent. Returns whether it is to be
         asked for all that it has, because some were lost."""
         known = self._workers[boot]
-        return changes > known.heard and self._missed(known)
+        return changes > known.heard and self._missed(known, now)
 
-    def _missed(self, known: KnownCache) -> bool:
-        asks, known.asked = not known.asked, True
-        return asks
+    def _missed(self, known: KnownCache, now: Micros) -> bool:
+        if known.asked_at is not None and now < known.asked_at + ASK_AGAIN_US:
+            return False
+        known.asked_at = now
+        return True
 
     # ---- what they are given --------------------------------------------------------------------
 

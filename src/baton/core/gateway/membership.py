@@ -58,7 +58,8 @@ class Membership:
 
     def on_cache_changed(self, sender: Boot, message: CacheChanged, now: Micros) -> None:
         """A worker's prefix cache has changed."""
-        if sender in self._front.router and self._front.router.cache_changed(sender, message):
+        router = self._front.router
+        if sender in router and router.cache_changed(sender, message, now):
             self._ask_cache(sender)
 
     def _ask_cache(self, sender: Boot) -> None:

@@ -214,12 +214,12 @@ class Router:
             for other in self._all.values():
                 if not other.queue.measured:
                     other.queue.costs(credits.prefill_cost)
-        return self.caches.stated(boot, credits.cache_changes)
+        return self.caches.stated(boot, credits.cache_changes, now)
 
-    def cache_changed(self, boot: Boot, message: CacheChanged) -> bool:
+    def cache_changed(self, boot: Boot, message: CacheChanged, now: Micros) -> bool:
         """A worker's prefix cache has changed. Returns whether it is to be asked for all that it
         has cached."""
-        missed = self.caches.changed(boot, message)
+        missed = self.caches.changed(boot, message, now)
         self._all[boot].cached_pages = self.caches.count(boot)
         return missed
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from baton.core.gateway.known_caches import KnownCaches
-from baton.core.ids import Boot
+from baton.core.ids import Boot, Micros
 from baton.core.memory.prefix_cache import CacheChange, CachedPage, PrefixCache
 from baton.core.messages import AskCache, CacheChanged
 from baton.core.scheduler import leader as leader_module
@@ -46,10 +46,10 @@ def _never_asks(self: LeaderBooks, sender: Boot, ask: AskCache) -> None:
     pass
 
 
-def loses_some(self: KnownCaches, boot: Boot, message: CacheChanged) -> bool:
+def loses_some(self: KnownCaches, boot: Boot, message: CacheChanged, now: Micros) -> bool:
     """A fault, not a bug: one of ten changes does not come."""
     lost = not message.afresh and (message.number + len(message.entered) // 8) % 10 == 0
-    return not lost and _changed(self, boot, message)
+    return not lost and _changed(self, boot, message, now)
 
 
 _changed = KnownCaches.changed
