@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from baton.core.errors import Bug
 from baton.core.ids import Epoch, GroupName, Key, Page, Room, TokenId
 from baton.core.memory.pages import Ledger, PageState
-from baton.core.memory.prefix_cache import page_hashes, root_hash
+from baton.core.memory.prefix_cache import PageHash, page_hashes, root_hash
 
 KV, INDEX = GroupName("full"), GroupName("index")
 TOTALS = {KV: 7, INDEX: 9}
@@ -167,10 +167,20 @@ def condemn(ledger: Ledger, model: Model, n: int, at: int) -> None:
     model.drop(gone)
 
 
+def hear(ledger: Ledger, model: Model, told: set[PageHash]) -> None:
+    """Follow what the cache says of its changes: then one knows what can be found."""
+    for change in ledger.cache.take_changes():
+        assert change.entered != (change.page in told), "nothing is said twice"
+        (told.add if change.entered else told.remove)(change.page)
+    assert told == {page_hashes(ROOT, ids(c.tokens), PAGE)[-1] for c in model.cached if c.reachable}
+    assert told == set(ledger.cache.hashes())
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_the_ledger_is_what_the_model_says(steps: list[tuple[int, list[int], int]]) -> None:
     ledger, model, made = Ledger(TOTALS), Model(), 0
+    told = set[PageHash]()
     for what, tokens, which in steps:
         rooms = list(model.rooms)
         n = rooms[which % len(rooms)] if rooms else 0
@@ -188,6 +198,7 @@ def test_the_ledger_is_what_the_model_says(steps: list[tuple[int, list[int], int
             ledger.forget_cached()
             model.drop([c for c in model.cached if c.reachable])
         check(ledger, model)
+        hear(ledger, model, told)
     for n in list(model.rooms):
         ledger.give_back(key(n))
         model.release(n)
@@ -224,6 +235,28 @@ def test_what_was_used_longest_ago_goes_first_and_an_end_before_its_beginning() 
     assert [
         len(ledger.cache.find(page_hashes(ROOT, ids(t), PAGE))) for t in ((1, 1), (3, 3, 4, 4))
     ] == [1, 0]
+
+
+def test_changes_are_said_in_order_a_beginning_enters_first_and_leaves_last() -> None:
+    ledger = Ledger({KV: 4, INDEX: 4})
+    first, second, third = page_hashes(ROOT, ids((1, 1, 2, 2, 3, 3)), PAGE)
+    fill(ledger, 1, (1, 1, 2, 2, 3, 3))
+
+    def said(*changes: tuple[PageHash, bool]) -> bool:
+        taken = [(change.page, change.entered) for change in ledger.cache.take_changes()]
+        return taken == list(changes)
+
+    assert said((first, True), (second, True), (third, True))
+    assert said(), "once"
+    assert ledger.take(key(2), {KV: 2, INDEX: 2}, PageState.COMPUTING) is not None
+    assert said((third, False)), "it was evicted"
+    chain = ledger.cache.find((first, second))
+    assert ledger.take(key(3), {KV: 0, INDEX: 0}, PageState.COMPUTING, reuse=chain) is not None
+    assert said(), "it is used, and was there before"
+    ledger.condemn(key(3), 0)
+    assert said((second, False), (first, False)), "though their pages are still pinned"
+    ledger.give_back(key(3))
+    assert said(), "that their pages are free is nothing new"
 
 
 def test_a_hash_covers_model_weights_salt_and_every_token_before() -> None:
