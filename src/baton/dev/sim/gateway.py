@@ -8,7 +8,7 @@ from baton.core.frames import Said
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot
-from baton.core.messages import Close, Failed, Ticket
+from baton.core.messages import CacheChanged, Close, Failed, Ticket
 from baton.core.parts import FrontParts
 from baton.dev.sim.checked import Checked
 from baton.dev.sim.confusion import Voice
@@ -37,7 +37,9 @@ class GatewayRun:
         world.confusion.joins(process.boot, Voice(process, sessions, lines))
         checks = Checks()
         checks.made(FrontParts(process.boot, settings))
-        watched = Watched[FrontEvent, Send | Say](self.front, self._before, self._after)
+        watched = Watched[FrontEvent, Send | Say](
+            self.front, self._before, self._after, misses=self._misses
+        )
         core = Checked(CoreKind.FRONT, watched, checks, world.violate)
         engines = SimEngineClient(world, process, self._engine_says) if world.draw.guests else None
         self._pump = GatewayPump(
@@ -67,6 +69,15 @@ class GatewayRun:
     def _engine_says(self, boot: Boot, message: Said) -> None:
         """An engine has answered over HTTP: to the core it is as if its worker had said so."""
         self.step(MessageReceived(boot, message))
+
+    def _misses(self, event: FrontEvent) -> bool:
+        missed = self._world.faults().missed
+        return (
+            bool(missed)
+            and isinstance(event, MessageReceived)
+            and isinstance(event.message, CacheChanged)
+            and bool(self._world.tape.chance(missed, "news missed"))
+        )
 
     def _before(self, event: FrontEvent) -> None:
         if not isinstance(event, MessageReceived):

@@ -26,7 +26,10 @@ class RunKind(Enum):
 
 GRAY = ("hang_noticed", "no_false_alarm", "poison_bounded")
 LIVENESS = frozenset(
-    {"liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure", *GRAY}
+    {
+        *("liveness", "healed_succeeds", "nothing_left", "quiet_at_rest", "no_spurious_failure"),
+        *("index_exact", *GRAY),
+    }
 )
 CRASHED = "no_bug"
 # reported by the process that started the run: its process died, or was silent for too long

@@ -117,6 +117,8 @@ class Faults(msgspec.Struct, frozen=True):
     slow_hosts: int = 0
     confused: float = 0.0  # a message to a process is sent again by another process
     twice: float = 0.0  # a message is sent again by the same process
+    # news of a worker's prefix cache does not come, though its session says that it did
+    missed: float = 0.0
     http_late: float = 0.0  # a request to an engine arrives late, by up to some seconds
     hangs: int = 0  # work of a worker that never ends
     drains: int = 0  # workers that drain, which excuses no failure
@@ -410,6 +412,7 @@ def draw_faults(tape: Tape) -> Faults:
     )
     slow, fail = found.read_straggle + found.lag, found.read_fail / 2
     more = {"confused": some(0.2, "confused", 0.2, 0.6), "twice": some(0.2, "twice", 0.05, 0.2)}
+    more["missed"] = some(0.2, "missed", 0.1, 0.5)
     # where hosts are slow, a worker that drains has requests that take their time
     drains = 1 + tape.below(3, "drains") if found.slow_hosts else 0
     return msgspec.structs.replace(found, host_slow=slow, host_fail=fail, drains=drains, **more)

@@ -17,12 +17,20 @@ class Watched(Core[E, F], Generic[E, F]):
     """Implements Core around another Core."""
 
     def __init__(
-        self, core: Core[E, F], before: Callable[[E], None], after: Callable[[E, list[F]], None]
+        self,
+        core: Core[E, F],
+        before: Callable[[E], None],
+        after: Callable[[E, list[F]], None],
+        *,
+        misses: Callable[[E], bool] = lambda event: False,
     ) -> None:
-        self._core, self._before, self._after = core, before, after
+        """misses: whether an event does not come"""
+        self._core, self._before, self._after, self._misses = core, before, after, misses
 
     @override
     def step(self, event: E, now: Micros, /) -> list[F]:
+        if self._misses(event):
+            return []
         self._before(event)
         effects = self._core.step(event, now)
         self._after(event, effects)

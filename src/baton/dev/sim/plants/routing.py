@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from baton.core.gateway.known_caches import KnownCaches
-from baton.core.ids import Boot, Micros
+from baton.core.ids import Boot
 from baton.core.memory.prefix_cache import CacheChange, CachedPage, PrefixCache
-from baton.core.messages import AskCache, CacheChanged
+from baton.core.messages import AskCache
 from baton.core.scheduler import leader as leader_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.books import LeaderBooks
@@ -46,15 +45,6 @@ def _never_asks(self: LeaderBooks, sender: Boot, ask: AskCache) -> None:
     pass
 
 
-def loses_some(self: KnownCaches, boot: Boot, message: CacheChanged, now: Micros) -> bool:
-    """A fault, not a bug: one of ten changes does not come."""
-    lost = not message.afresh and (message.number + len(message.entered) // 8) % 10 == 0
-    return not lost and _changed(self, boot, message, now)
-
-
-_changed = KnownCaches.changed
-LOSSY = (Replaced(KnownCaches, "changed", loses_some),)
-
 PLANTS = (
     Plant(
         "told_before_cached",
@@ -82,6 +72,6 @@ PLANTS = (
         "news of a cache is lost, and the worker does not say afresh what it has",
         ("index_exact",),
         None,
-        lambda: Parts(replaced=(*LOSSY, Replaced(LeaderBooks, "_on_ask_cache", _never_asks))),
+        lambda: Parts(replaced=(Replaced(LeaderBooks, "_on_ask_cache", _never_asks),)),
     ),
 )
