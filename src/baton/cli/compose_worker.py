@@ -269,8 +269,9 @@ def run_worker(settings: WorkerSettings, ports: Ports = PRODUCTION) -> None:
     role: Role | None = settings.role
     while role is not None:
         role = _run_as(msgspec.structs.replace(settings, role=role), ports, health)
-        gc.unfreeze()
-        gc.collect()
+        if role is not None:  # a process that ends needs no second of collection before that
+            gc.unfreeze()
+            gc.collect()
 
 
 def _run_as(settings: WorkerSettings, ports: Ports, health: Health) -> Role | None:
