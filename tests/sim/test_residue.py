@@ -63,7 +63,7 @@ def test_a_leader_that_knows_who_lives_keeps_nothing():
     ("whom", "what"),
     [
         (live(prefill=DEAD), ["Partners._known"]),
-        (live(gateway=DEAD), ["Worker.gateways", "CreditNews._tickets"]),
+        (live(gateway=DEAD), ["CacheNews._gateways", "CreditNews._tickets", "Worker.gateways"]),
     ],
 )
 def test_a_dead_peer_that_is_kept_and_a_live_one_that_is_not_known_are_found(whom, what):
@@ -76,7 +76,7 @@ def test_who_is_not_paired_is_found():
 
 def test_a_table_that_nobody_wrote_down_is_looked_at_and_so_is_one_inside_of_it():
     front = Front(GATEWAY, FrontSettings())
-    assert kept(front, live("gateway")) == ["Router._all"]
+    assert kept(front, live("gateway")) == ["KnownCaches._workers", "Router._all"]
     front._seen_lately = {DEAD: Leader(manifest("decode", DECODE), settings(), {KV: 4})}
     front._seen_lately[DEAD].worker.orders._open[4] = None
     found = kept(front, live("gateway"))

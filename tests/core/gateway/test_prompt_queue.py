@@ -121,3 +121,14 @@ def test_every_ticket_counts_once_whenever_statements_come(
             said.tokens + sum(unheard),
             busy_until,
         )
+
+
+def test_a_worker_that_is_late_is_taken_to_need_as_long_again() -> None:
+    queue = stated()
+    queue.gives(1, 0, 100, Micros(0))
+    assert [queue.wait_us(Micros(at)) for at in (0, 4_000, 10_000, 15_000)] == [
+        *(10_000, 6_000, 0),
+        5_000,
+    ]
+    queue.states(credits(1), Micros(15_000))
+    assert queue.wait_us(Micros(99_000)) == 0, "it has nothing to do"

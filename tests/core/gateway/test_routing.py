@@ -16,7 +16,7 @@ from baton.core.door import Cancel, RequestId
 from baton.core.events import MessageReceived, PeerLost
 from baton.core.gateway.known_caches import ASK_AGAIN_US
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
-from baton.core.gateway.router import ROW_US, TIE
+from baton.core.gateway.router import TIE
 from baton.core.ids import Boot, Micros, TokenId
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -24,6 +24,8 @@ from baton.core.messages import (
     CacheChanged,
     Credits,
     Ended,
+    FailCode,
+    Failed,
     Paired,
     Recompute,
     Register,
@@ -334,13 +336,11 @@ def test_what_no_pair_could_hold_goes_to_the_one_with_the_fewest_rooms() -> None
 # ---- which worker generates ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("more", "takes"), [(0, Y), (1, Y), (2, Y), (3, X)])
-def test_the_partner_that_has_the_conversation_is_taken_if_it_is_not_much_more_loaded(
+@pytest.mark.parametrize(("more", "takes"), [(0, Y), (1, X)])
+def test_the_partner_that_has_the_conversation_is_taken_if_it_is_not_more_loaded(
     more: int, takes: Boot
 ) -> None:
-    """A answer of 4 tokens costs every one beside it 4,000 us; 96 tokens that are fetched back save
-    9,600 us."""
-    assert ROW_US == 1_000
+    """Rooms of a worker that is stuck stay open, so they come first."""
     routing = Routing((A,), (X, Y))
     routing.caches(Y, PROMPT)
     routing.states(X, running=5)
@@ -485,3 +485,21 @@ def test_of_a_worker_that_is_gone_nothing_is_known_and_its_successor_begins_with
     assert routing.front.router.get(C).cached_pages == 0
     place = known.places([C])
     assert known.positions(place, 1, PromptPages(PROMPT, ""), coming=True) == [0]
+
+
+def test_who_does_not_end_what_it_was_asked_to_end_comes_last() -> None:
+    """Its own books show nothing any more, as the room is to end: it looks idle, with the prompt in
+    its cache."""
+    routing = Routing()
+    routing.caches(A, PROMPT)
+    routing.states(B, backlog=Backlog(3, 900, 90_000))
+    assert routing.ask() == (A, X)
+    (request,) = routing.front.requests
+    gone = Failed(request.key, FailCode.HANDOFF_FAILED, "no progress", retry=True)
+    routing.tells(X, gone)
+    routing.tells(X, Ended(request.key))
+    routing.states(A)
+    for later_us, takes in ((400_000, A), (600_000, B)):
+        routing.now = later_us
+        routing.states(B, backlog=Backlog(3, 900, 90_000))
+        assert routing.ask() == (takes, X)

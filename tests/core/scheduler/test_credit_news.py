@@ -25,7 +25,7 @@ def test_that_less_is_to_be_computed_or_that_it_costs_less_is_no_news() -> None:
     news, busy = CreditNews(), replace(CREDITS, backlog=Backlog(2, 900, 400_000))
     news.joined(Boot(1))
     assert len(news.due(lambda: busy, Micros(PERIOD))) == 1
-    less = replace(CREDITS, backlog=Backlog(1, 500, 200_000), prefill_cost=PrefillCost(1.0, 2.0))
+    less = replace(CREDITS, backlog=Backlog(2, 500, 200_000), prefill_cost=PrefillCost(1.0, 2.0))
     assert news.due(lambda: less, Micros(9 * PERIOD)) == []
     assert news.timer() is None
     other = replace(less, free_pages={KV: 15})
@@ -33,6 +33,15 @@ def test_that_less_is_to_be_computed_or_that_it_costs_less_is_no_news() -> None:
     assert (said.backlog, said.prefill_cost) == (less.backlog, less.prefill_cost), (
         "with other news it is said"
     )
+
+
+def test_that_a_prompt_is_computed_is_news() -> None:
+    """A gateway that is not told takes the worker for stuck."""
+    news, busy = CreditNews(), replace(CREDITS, backlog=Backlog(2, 900, 400_000))
+    news.joined(Boot(1))
+    news.due(lambda: busy, Micros(PERIOD))
+    less = replace(CREDITS, backlog=Backlog(1, 500, 200_000))
+    assert len(news.due(lambda: less, Micros(9 * PERIOD))) == 1
 
 
 def test_that_a_gateway_was_told_of_cached_pages_is_news() -> None:

@@ -66,6 +66,8 @@ class Epochs:
         """
         front = self._front
         self._abort(request, detail)
+        for boot in self.closing.owing(request.key):
+            front.router.owes(boot, request.key, now)
         request.failures += counts
         front.marks[Mark.NEW_EPOCH if counts else Mark.GAVE_WAY] += 1
         tried, open_still = request.suspect, bool(self.closing.owing(request.key))

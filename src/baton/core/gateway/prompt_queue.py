@@ -51,6 +51,15 @@ class PromptQueue:
         for _, tokens, us in self._unheard:
             self._add(tokens, us, now)
 
+    def wait_us(self, now: Micros) -> int:
+        """Return for how long the worker will compute what it has. If that should have ended by
+        now, and it has not said so, it may be stuck: it is taken to need as long again as it is
+        late."""
+        left = self.free_at - now
+        if left >= 0:
+            return left
+        return -left if self.prompts else 0
+
     def _add(self, tokens: int, us: int, now: Micros) -> None:
         self.prompts += 1
         self.tokens += tokens

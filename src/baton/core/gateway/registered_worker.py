@@ -20,6 +20,7 @@ from baton.core.messages import Credits, Register, Ticket
 
 # rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
 AHEAD = 2
+STUCK_US = 500_000  # a worker that lives ends an epoch within a step
 FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
 
 
@@ -41,6 +42,7 @@ class RegisteredWorker:
         self.turn = 0  # when it was last given a ticket
         self.cached_pages = 0  # as it says
         self.load = 0  # open rooms
+        self._owes: dict[Key, Micros] = {}  # epochs that it was asked to end, and when
 
     def need(self, tokens: int) -> Pages:
         """Return the pages of a room with so many positions."""
@@ -88,6 +90,7 @@ class RegisteredWorker:
     def ended(self, key: Key, now: Micros) -> None:
         """The worker holds nothing of a room any more."""
         self.open.pop(key, None)
+        self._owes.pop(key, None)
         self._unadmitted.drop(key)
         self._count()
         self._throughput.ended(key, now)
@@ -97,11 +100,13 @@ class RegisteredWorker:
         if key in self.open:  # an engine's answer may be slower than its leader's `Ended`
             self._throughput.made(key, tokens, now)
 
-    @property
-    def row_us(self) -> float | None:
-        """How much longer a token of every answer takes for each answer that is generated here;
-        None before that was seen."""
-        return self._throughput.row_us
+    def owes(self, key: Key, now: Micros) -> None:
+        """The worker is asked to end an epoch that has failed."""
+        self._owes.setdefault(key, now)
+
+    def seems_stuck(self, now: Micros) -> bool:
+        """Return whether the worker was asked to end an epoch, and has not done so for a while."""
+        return any(now > since + STUCK_US for since in self._owes.values())
 
     def _count(self) -> None:
         """Note how many rooms are open at the worker: ours, and those of other gateways, as far as

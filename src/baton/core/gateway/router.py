@@ -23,9 +23,8 @@ from baton.core.gateway.throughput import PendingAnswer
 from baton.core.ids import Boot, Key, Micros
 from baton.core.messages import CacheChanged, Credits, Register, Ticket
 
-# supposed for each answer beside a new one, before a worker's answers were seen
-ROW_US = 1_000.0
 TIE = 1.05
+LAST = 1e15  # beside this any price is low
 Pair = tuple[Boot, Boot]
 
 
@@ -54,7 +53,6 @@ class Router:
         self.caches = KnownCaches()
         self._known: Usable | None = None  # None after a change
         self._turn = 0
-        self._row_us: dict[Boot, float] = {}
         self._all: dict[Boot, RegisteredWorker] = {}
         self._pairs: dict[Pair, str] = {}  # (prefill, decode) -> fabric
         self._introduce: dict[Pair, Micros] = {}  # try again at
@@ -93,7 +91,6 @@ class Router:
         self._introduce = {p: at for p, at in self._introduce.items() if boot not in p}
         self._refusals = {p: why for p, why in self._refusals.items() if boot not in p}
         self._ahead = {p: tab for p, tab in self._ahead.items() if boot not in p}
-        self._row_us.pop(boot, None)
         self._known = None
         worker = self._all.pop(boot, None)
         if worker is not None:
@@ -207,8 +204,6 @@ class Router:
         worker.states(credits, now)
         if worker.draining != drained:
             self._known = None
-        if (row_us := worker.row_us) is not None:
-            self._row_us[boot] = row_us
         if credits.prefill_cost is not None:
             # supposed of those that have computed nothing yet, so that they will
             for other in self._all.values():
@@ -250,6 +245,11 @@ class Router:
             worker.admits(key)
         self._not_ahead(boot, key)
 
+    def owes(self, boot: Boot, key: Key, now: Micros) -> None:
+        """A worker is asked to end an epoch that has failed."""
+        if (worker := self._all.get(boot)) is not None:
+            worker.owes(key, now)
+
     def made(self, boot: Boot, key: Key, tokens: int, now: Micros) -> None:
         """A decode worker has generated tokens of an answer."""
         if (worker := self._all.get(boot)) is not None:
@@ -278,26 +278,35 @@ class Router:
 
     # ---- whom to give a request -----------------------------------------------------------------
 
-    def choose(self, prompt: PromptPages, answer: PendingAnswer, now: Micros) -> Pair | None:
+    def choose(
+        self,
+        prompt: PromptPages,
+        answer: PendingAnswer,
+        now: Micros,
+    ) -> Pair | None:
         """Return the pair for a request, or None while no pair has room, or time for the answer.
 
         Of the workers that could compute its prompt, and have room for it, it is the one with the
         lowest price that has a partner with room; of these partners the one with the lowest price.
         If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
         any of them: the worker says why it cannot be served.
+
+        Workers that seem stuck are chosen only where no other one can be.
         """
         sources, tokens = self._usable().sources, prompt.tokens
         if not sources.boots:
             return None
         cached = self._cached(sources, prompt)
         prices = self._policy.prices(sources.workers, cached, tokens, now)
+        for i, worker in enumerate(sources.workers):
+            prices[i] += LAST if worker.seems_stuck(now) else 0
         ahead: Pair | None = None
         ready: dict[Boot, bool | None] = {}  # of partners: None if they have no room or no time
         for i in self._order(prices, sources.workers):
             source, worker = sources.boots[i], sources.workers[i]
             if not (worker.takes(tokens) and worker.queues() and worker.could_hold(tokens + 1)):
                 continue
-            for target in self._partners_of(source, cached[i], prompt, answer):
+            for target in self._partners_of(source, prompt, now):
                 if target not in ready:
                     ready[target] = self._is_ready(target, tokens, answer, now)
                 if ready[target]:
@@ -331,33 +340,19 @@ class Router:
             return [0] * len(sources.boots)
         return self.caches.positions(sources.places, len(sources.boots), prompt, coming=True)
 
-    def _partners_of(
-        self, source: Boot, cached: int, prompt: PromptPages, answer: PendingAnswer
-    ) -> Iterator[Boot]:
-        """Yield the partners of a worker, the lowest price first.
-
-        It is the time by which all answers there are slowed down, less the time that the source
-        saves because it can fetch back what the partner has cached. Of partners that cost the same,
-        it is the one that has most of the prompt, then the one that was given nothing for the
-        longest time. Policies that do not predict go by open rooms alone.
-        """
+    def _partners_of(self, source: Boot, prompt: PromptPages, now: Micros) -> Iterator[Boot]:
+        """Yield the partners of a worker, those that seem stuck last, and the one with the fewest
+        open rooms first. Of those with as many, it is the one that has most of the prompt, then the
+        one that was given nothing for the longest time."""
         targets = self._usable().partners[source]
-        loads = [w.load for w in targets.workers]
-        if not self._policy.predicts or len(loads) == 1:
-            return (targets.boots[i] for i in _ascending(loads))
-        cost = self._all[source].queue.cost
-        rows = self._row_us.values()
-        slower = answer.tokens * (sum(rows) / len(rows) if rows else ROW_US)
-        have = self.caches.positions(targets.places, len(loads), prompt, coming=False)
-        prices = [
-            (
-                (w.load + 1) * slower - (cost.time(cached, has) if has > cached else 0),
-                -has,
-                w.turn,
-            )
+        have = [0] * len(targets.boots)
+        if self._policy.uses_caches and len(have) > 1:
+            have = self.caches.positions(targets.places, len(have), prompt, coming=False)
+        order = [
+            (w.seems_stuck(now), w.load, -has, w.turn)
             for w, has in zip(targets.workers, have, strict=True)
         ]
-        return (targets.boots[i] for i in _ascending(prices))
+        return (targets.boots[i] for i in _ascending(order))
 
     def _is_ready(
         self, target: Boot, tokens: int, answer: PendingAnswer, now: Micros

@@ -84,7 +84,7 @@ class LeastLoad(RoutingPolicy):
     def prices(
         self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
     ) -> list[float]:
-        return [max(0, w.queue.free_at - now) for w in workers]
+        return [w.queue.wait_us(now) for w in workers]
 
 
 class CacheAware(RoutingPolicy):
@@ -151,14 +151,16 @@ class Priced(RoutingPolicy):
 def _priced(
     workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros, *, weight: float
 ) -> list[float]:
-    """Return wait + work x weight. The work is `PrefillCost.time`, written out: this is done for
-    every worker and every request."""
+    """Return wait + work x weight. `PromptQueue.wait_us` and `PrefillCost.time` are written out:
+    this is done for every worker and every request."""
     found = []
     for w, have in zip(workers, cached, strict=True):
         queue = w.queue
         work = (tokens - have) * (queue.token_us + queue.pair_us * (have + tokens) / 2)
         wait = queue.free_at - now
-        found.append(work * weight + wait if wait > 0 else work * weight)
+        if wait < 0:
+            wait = -wait if queue.prompts else 0
+        found.append(work * weight + wait)
     return found
 
 

@@ -72,13 +72,6 @@ class Throughput:
             self._present = (busy + now - self._at, rows + (now - self._at) * len(self._rows), made)
         self._at = now
 
-    @property
-    def row_us(self) -> float | None:
-        """The microseconds from one token to the next, of whichever answer, in the past window;
-        None before there was one. A token of every answer takes so much longer for each answer."""
-        busy, _, made = self._past
-        return busy / made if made else None
-
     def of(self, key: Key) -> int:
         """Return how many tokens of an answer have come."""
         return self._rows.get(key, 0)

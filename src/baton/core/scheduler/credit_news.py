@@ -54,8 +54,10 @@ class CreditNews:
             self._owed = bool(self._tickets)
             return []
         credits = capacity()
-        # What is still to be computed gets less by itself, and the receiver knows how fast.
-        lasting = msgspec.structs.replace(credits, backlog=Backlog(), prefill_cost=None)
+        # What is still to be computed gets less by itself, and the receiver knows how fast. It is
+        # told when a prompt is done: otherwise it takes the worker for stuck.
+        undone = Backlog(prompts=credits.backlog.prompts)
+        lasting = msgspec.structs.replace(credits, backlog=undone, prefill_cost=None)
         self._owed = self._owed or lasting != self._said
         if not self._owed or now < self._said_at + PERIOD:
             return []

@@ -170,7 +170,6 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("Lot", "workers"): _always,
         ("Lot", "places"): _always,
         ("Usable", "targets"): _always,
-        ("Router", "_row_us"): _some("workers"),
         ("CacheNews", "_gateways"): _each("gateways"),
         ("KnownCaches", "_workers"): _each("workers"),
         # the bits of workers that are gone: as many as there were at one time
