@@ -171,7 +171,7 @@ HEALED = Replaced(Gray, "unnoticed", False)
     ("planted", "hangs", "seeds", "what"),
     [
         (LEARNS, 6, range(40), "hang_noticed"),
-        (AHEAD, 6, range(60, 160), "hang_noticed"),
+        (AHEAD, 6, range(50, 160), "hang_noticed"),
         (HEALED, 1, range(100), "nothing_left"),
     ],
     ids=[

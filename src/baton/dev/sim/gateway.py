@@ -76,6 +76,7 @@ class GatewayRun:
             bool(missed)
             and isinstance(event, MessageReceived)
             and isinstance(event.message, CacheChanged)
+            and not event.message.afresh  # an answer comes, or its session ends
             and bool(self._world.tape.chance(missed, "news missed"))
         )
 

@@ -94,7 +94,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "borrow_given_up_early": 71,
     "failed_borrow_waits": 8,
     "failed_borrow_fails": 8,
-    "patience_counts_queueing": 284,
+    "patience_counts_queueing": 596,
     "progress_unheard": 284,
     "reads_all_at_once": 315,
     "offer_of_anybody": 78,
