@@ -155,5 +155,5 @@ def test_with_stamps_from_one_the_requests_of_the_other_gateway_take_three_times
 
 @pytest.mark.timeout(300)
 def test_stamps_from_one_break_the_order():
-    with pytest.raises(Violation, match="one_order: gateway-[01] gives"):
+    with pytest.raises(Violation, match=r"one_order: gateway-[01] gives"):
         waits(FROM_ONE)
