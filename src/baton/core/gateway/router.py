@@ -2,7 +2,7 @@
 whom to give a request.
 
     a request ──▶ a price for each worker that could compute its prompt (routing_policy.py) ──the lowest that has room──▶ prefill
-                                  a price for each of its partners ──the lowest that has room and time──▶ decode
+                                  the open rooms of each of its partners ──the fewest, with room and time──▶ decode
 
 What does not fit waits at the gateway, where it holds nothing.
 """
@@ -23,12 +23,12 @@ from baton.core.gateway.throughput import PendingAnswer
 from baton.core.ids import Boot, Key, Micros
 from baton.core.messages import CacheChanged, Credits, Register, Ticket
 
-TIE = 1.05
-LAST = 1e15  # beside this any price is low
+TIE = 1.05  # a price so many times the lowest is as good as that
+LAST = 1e15  # added to the price of a worker that seems stuck; any other price is lower
 Pair = tuple[Boot, Boot]
 
 
-class Lot(msgspec.Struct, frozen=True):
+class WorkerList(msgspec.Struct, frozen=True):
     """Some workers, in an order."""
 
     boots: list[Boot]
@@ -40,8 +40,8 @@ class Usable(msgspec.Struct, frozen=True):
     """Who can be given a request: the workers that could compute its prompt, and the partners of
     each, which could generate its answer."""
 
-    sources: Lot
-    partners: dict[Boot, Lot]
+    sources: WorkerList
+    partners: dict[Boot, WorkerList]
     targets: list[RegisteredWorker]  # all partners, each once
 
 
@@ -164,13 +164,13 @@ class Router:
             for pair in (*unified, *self._pairs):
                 if not any(self._all[boot].draining for boot in pair):
                     found.setdefault(pair[0], []).append(pair[1])
-            partners = {source: self._lot(some) for source, some in found.items()}
+            partners = {source: self._list(some) for source, some in found.items()}
             targets = {b: self._all[b] for some in found.values() for b in some}
-            self._known = Usable(self._lot(list(found)), partners, list(targets.values()))
+            self._known = Usable(self._list(list(found)), partners, list(targets.values()))
         return self._known
 
-    def _lot(self, boots: list[Boot]) -> Lot:
-        return Lot(boots, [self._all[b] for b in boots], self.caches.places(boots))
+    def _list(self, boots: list[Boot]) -> WorkerList:
+        return WorkerList(boots, [self._all[b] for b in boots], self.caches.places(boots))
 
     def registered(self) -> list[Register]:
         """Return all workers as they have registered."""
@@ -226,7 +226,7 @@ class Router:
         self._turn += 1
         for boot in sorted(set(pair)):
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer, self._turn)
-        cached = self._cached(self._lot([ticket.prefill]), prompt)[0]
+        cached = self._cached(self._list([ticket.prefill]), prompt)[0]
         self._all[ticket.prefill].computes(cached, tokens, now)
         if self._policy.uses_caches:
             self.caches.gives(ticket.prefill, ticket.key, prompt)
@@ -278,17 +278,12 @@ class Router:
 
     # ---- whom to give a request -----------------------------------------------------------------
 
-    def choose(
-        self,
-        prompt: PromptPages,
-        answer: PendingAnswer,
-        now: Micros,
-    ) -> Pair | None:
+    def choose(self, prompt: PromptPages, answer: PendingAnswer, now: Micros) -> Pair | None:
         """Return the pair for a request, or None while no pair has room, or time for the answer.
 
         Of the workers that could compute its prompt, and have room for it, it is the one with the
-        lowest price that has a partner with room; of these partners the one with the lowest price.
-        If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
+        lowest price that has a partner with room; of these partners the one with the fewest open
+        rooms. If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
         any of them: the worker says why it cannot be served.
 
         Workers that seem stuck are chosen only where no other one can be.
@@ -333,7 +328,7 @@ class Router:
             prices[min(ties, key=lambda i: workers[i].turn)] = lowest - 1
         return _ascending(prices)
 
-    def _cached(self, sources: Lot, prompt: PromptPages) -> list[int]:
+    def _cached(self, sources: WorkerList, prompt: PromptPages) -> list[int]:
         """Return how much of a prompt will have been computed on each of these workers when its
         turn comes."""
         if not self._policy.uses_caches:

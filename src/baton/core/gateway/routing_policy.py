@@ -50,7 +50,7 @@ class RoutingPolicy(Protocol):
     """Sets prices."""
 
     uses_caches: bool  # otherwise `cached` is 0 for all
-    predicts: bool  # whether decode workers are chosen by predicted times, not by open requests
+    predicts: bool  # whether prices are predictions, of which near ones are as good as equal
 
     def prices(
         self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros

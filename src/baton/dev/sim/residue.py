@@ -166,9 +166,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("ProgressTracker", "_heard"): _some("workers"),  # its own worker among them
         ("Router", "_all"): _each("workers"),
         ("Usable", "partners"): _some("workers"),
-        ("Lot", "boots"): lambda live, owner, table: set(table) <= live.workers,
-        ("Lot", "workers"): _always,
-        ("Lot", "places"): _always,
+        ("WorkerList", "boots"): lambda live, owner, table: set(table) <= live.workers,
+        ("WorkerList", "workers"): _always,
+        ("WorkerList", "places"): _always,
         ("Usable", "targets"): _always,
         ("CacheNews", "_gateways"): _each("gateways"),
         ("KnownCaches", "_workers"): _each("workers"),
