@@ -2,7 +2,7 @@
 whom to give a request.
 
     a request ──▶ a price for each worker that could compute its prompt (routing_policy.py) ──the lowest that has room──▶ prefill
-                                  the open rooms of each of its partners ──the fewest, with room and time──▶ decode
+                the open rooms of each of its partners ──the fewest, with room and time──▶ decode
 
 What does not fit waits at the gateway, where it holds nothing.
 """
@@ -283,8 +283,8 @@ class Router:
 
         Of the workers that could compute its prompt, and have room for it, it is the one with the
         lowest price that has a partner with room; of these partners the one with the fewest open
-        rooms. If there is none, a prompt may be computed ahead. What no pair could ever hold is given to
-        any of them: the worker says why it cannot be served.
+        rooms. If there is none, a prompt may be computed ahead. What no pair could ever hold is
+        given to any of them: the worker says why it cannot be served.
 
         Workers that seem stuck are chosen only where no other one can be.
         """
