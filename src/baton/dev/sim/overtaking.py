@@ -39,6 +39,7 @@ class Overtaking:
         self._places: dict[Room, Place] = {}
         self._recent: dict[Boot, deque[tuple[int, Place]]] = {}  # the most recent tickets
         self._passed: dict[Boot, Place] = {}  # the highest place of those before
+        self._begun: set[tuple[Boot, Room]] = set()  # a ticket that is said again begins nothing
 
     def heard(self, worker: Boot, message: Said) -> None:
         """A leader receives a message."""
@@ -97,7 +98,9 @@ class Overtaking:
         while recent and recent[0][0] < now - BOUND_US:
             self._passed[worker] = max(self._passed.get(worker, recent[0][1]), recent.popleft()[1])
         passed = self._passed.get(worker)
-        if ticket.key.epoch == 1 and passed is not None and ticket.came < passed:
+        again = (worker, ticket.key.room) in self._begun
+        self._begun.add((worker, ticket.key.room))
+        if ticket.key.epoch == 1 and not again and passed is not None and ticket.came < passed:
             what = (
                 f"{ticket.key.room[-4:]} begins with stamp {ticket.stamp}, before one of "
                 f"stamp {passed[0]}"
