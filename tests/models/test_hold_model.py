@@ -81,7 +81,7 @@ class AdmitsBeforeTheOffer(Preemption[DecodeRoom]):
 
     def waiting(self) -> list[DecodeRoom]:
         for room in self.worker.rooms.in_state(RoomState.QUEUED):
-            _take(self.worker, room, self.worker.pages_for(room.length + 1))
+            _take(self.worker, room, self.worker.pages_for(room, room.length + 1))
         return []
 
 
@@ -92,7 +92,7 @@ class TakesPageByPage(Preemption[DecodeRoom]):
         worker = self.worker
         for room in worker.rooms.in_state(RoomState.QUEUED):
             group, pages = next(iter(worker.ledger.held(room.key).items()))
-            want = worker.pages_for(room.length + 1)[group]
+            want = worker.pages_for(room, room.length + 1)[group]
             if 0 in room.offers and worker.ledger.fits({group: 1}):
                 if len(pages) + 1 == want:
                     _take(worker, room, {group: 1})
@@ -110,7 +110,7 @@ class WaitsForGrowth(Preemption[DecodeRoom]):
             held = self.worker.ledger.held(room.key)
             more = {
                 g: n - len(held[g])
-                for g, n in self.worker.pages_for(room.position + 1).items()
+                for g, n in self.worker.pages_for(room, room.position + 1).items()
                 if n > len(held[g])
             }
             if not more or _grown(self.worker, room, more):

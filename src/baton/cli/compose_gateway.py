@@ -156,6 +156,7 @@ def _front_door(
         queue_ms=_ms(settings.queue_timeout_s),
         failover_waits=settings.failover == "wait",
         routing_policy=settings.routing_policy,
+        local_prefill=settings.local_prefill == "auto",
     )
     parts = FrontParts(boot, bounds)
     front = parts.make()

@@ -162,6 +162,14 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
         Literal["priced", "round_robin", "least_load", "cache_aware", "lmetric", "mooncake"],
         Flag("Which worker computes a prompt, of those that have room for it.", HTTP),
     ] = "priced"
+    local_prefill: Annotated[
+        Literal["auto", "never"],
+        Flag(
+            "auto: a decode worker computes a prompt itself where that costs all requests less "
+            "time than to have it computed by a prefill worker.",
+            HTTP,
+        ),
+    ] = "never"
     shutdown_timeout_s: Annotated[
         float,
         Flag(

@@ -29,8 +29,10 @@ class Worker:
         turn: int = 0,
         cached_pages: int = 0,
         cost: PrefillCost = COST,
+        streams: int = 0,
     ) -> None:
         self.queue, self.turn, self.cached_pages = PromptQueue(), turn, cached_pages
+        self.streams = streams
         backlog = Backlog(prompts, tokens, max(0, wait))
         said = Credits(1, Boot(2), {}, {}, waiting=0, running=0, backlog=backlog, prefill_cost=cost)
         self.queue.states(said, Micros(NOW + min(0, wait)))

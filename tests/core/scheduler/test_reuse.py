@@ -177,7 +177,7 @@ def test_only_requests_with_the_same_salt_share() -> None:
 
 def test_two_that_compute_the_same_at_once_leave_it_once() -> None:
     b = bench()
-    b.prefill.leader.worker.followers.waits = lambda *rooms, **leaving: False  # type: ignore[method-assign]
+    b.prefill.leader.worker.followers.waits = lambda *rooms: False  # type: ignore[method-assign]
     b.begin(1, SYSTEM)
     b.begin(2, SYSTEM)
     b.world.run()

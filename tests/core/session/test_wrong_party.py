@@ -136,7 +136,7 @@ def test_an_offer_said_twice_is_taken_once() -> None:
         leader(world, D).step(MessageReceived(Boot(P), offer(0)), world.now)
         world.run()
     room = leader(world, D).worker.rooms[key()]
-    assert (room.state, room.ordered) == (RoomState.FETCHING, 1)
+    assert (room.state, room.taken) == (RoomState.FETCHING, 1)
     assert admitted(world) == [P, World.GATEWAY]
 
 

@@ -82,7 +82,11 @@ class Front:
         # what the parts share
         self.requests = OpenRequests()
         self.edge = Edge(settings)
-        self.router = Router(settings.introduce_again_ms, POLICIES[settings.routing_policy])
+        self.router = Router(
+            settings.introduce_again_ms,
+            POLICIES[settings.routing_policy],
+            local_prefill=settings.local_prefill,
+        )
         self.stamps = Stamps()
         self.alarm = Alarm()  # of requests and introductions
         self.marks: Marks = Marks()

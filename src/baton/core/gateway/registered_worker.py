@@ -12,7 +12,7 @@ import msgspec
 
 from baton.core.gateway.page_reservations import PageReservations, Pages
 from baton.core.gateway.prompt_queue import PromptQueue
-from baton.core.gateway.request import PREFILL
+from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
 from baton.core.gateway.throughput import SPARE, SPARE_LATER, PendingAnswer, Throughput
 from baton.core.ids import Key, Micros
 from baton.core.memory.span import Span
@@ -42,6 +42,7 @@ class RegisteredWorker:
         self.turn = 0  # when it was last given a ticket
         self.cached_pages = 0  # as it says
         self.load = 0  # open rooms
+        self.streams = 0  # answers that stand still while it computes a prompt
         self._owes: dict[Key, Micros] = {}  # epochs that it was asked to end, and when
 
     def need(self, tokens: int) -> Pages:
@@ -61,6 +62,7 @@ class RegisteredWorker:
         """The ticket that was given last has a prompt that the worker is to compute. It has
         `cached` of its positions."""
         self.queue.gives(self._sent, cached, length, now)
+        self._count()
 
     def states(self, credits: Credits, now: Micros) -> None:
         """The worker states its capacity. A statement that is older than the last one changes
@@ -110,11 +112,13 @@ class RegisteredWorker:
 
     def _count(self) -> None:
         """Note how many rooms are open at the worker: ours, and those of other gateways, as far as
-        it has told."""
+        it has told; and how many of them generate."""
         self.load = len(self.open)
         if self.credits is not None:
             told = self.credits.running + self.credits.waiting + len(self._unheard)
             self.load = max(self.load, told)
+        if self.role != PREFILL:
+            self.streams = max(0, self.load - self.queue.prompts)
 
     def takes_us(self, answer: PendingAnswer, now: Micros) -> int:
         """Return how many microseconds an answer would take if it began now; 0 if it would have the
@@ -138,6 +142,16 @@ class RegisteredWorker:
             a.in_time(then, made, now, SPARE_LATER) or not a.in_time(present, made, now)
             for a, made in under_way
         )
+
+    def serves_alone(self, *, local_prefill: bool) -> bool:
+        """Return whether the worker may compute prompts and generate the answers. An engine that
+        this worker is a guest of is not asked to.
+
+        local_prefill: whether decode workers may
+        """
+        if self.role == DECODE:
+            return local_prefill and not self.register.manifest.guest
+        return self.role == UNIFIED
 
     @property
     def draining(self) -> bool:

@@ -27,6 +27,7 @@ class FrontSettings(msgspec.Struct, frozen=True):
     grace_ms: int = 2_000  # beyond a ticket's deadline, before the gateway ends it by itself
     introduce_again_ms: int = 1_000
     routing_policy: str = "priced"  # one of routing_policy.POLICIES (`--routing-policy`)
+    local_prefill: bool = False  # whether decode workers may compute prompts (`--local-prefill`)
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", gc=False):

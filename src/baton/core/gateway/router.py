@@ -17,7 +17,7 @@ from baton.core.gateway.known_caches import KnownCaches, Places
 from baton.core.gateway.page_reservations import PageReservations
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
 from baton.core.gateway.registered_worker import RegisteredWorker
-from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
+from baton.core.gateway.request import DECODE, PREFILL
 from baton.core.gateway.routing_policy import RoutingPolicy
 from baton.core.gateway.throughput import PendingAnswer
 from baton.core.ids import Boot, Key, Micros
@@ -48,8 +48,12 @@ class Usable(msgspec.Struct, frozen=True):
 class Router:
     """Knows the workers and their pairs, and what each pair has room and time for."""
 
-    def __init__(self, introduce_again_ms: int, policy: RoutingPolicy) -> None:
+    def __init__(
+        self, introduce_again_ms: int, policy: RoutingPolicy, *, local_prefill: bool = False
+    ) -> None:
+        """local_prefill: whether decode workers may compute prompts themselves"""
         self._again, self._policy = introduce_again_ms * 1000, policy
+        self._local = local_prefill
         self.caches = KnownCaches()
         self._known: Usable | None = None  # None after a change
         self._turn = 0
@@ -142,8 +146,8 @@ class Router:
         return self._introduce
 
     def usable_pairs(self) -> list[Pair]:
-        """Return the pairs (prefill, decode) that a request can be given to; a unified worker is a
-        pair by itself."""
+        """Return the pairs (prefill, decode) that a request can be given to; a worker that computes
+        prompts and generates answers is a pair by itself."""
         return [(source, b) for source, some in self._usable().partners.items() for b in some.boots]
 
     def is_usable(self, pair: Pair) -> bool:
@@ -160,8 +164,10 @@ class Router:
         """Return who can be given a request."""
         if self._known is None:
             found: dict[Boot, list[Boot]] = {}
-            unified = [(b, b) for b, w in self._all.items() if w.role == UNIFIED]
-            for pair in (*unified, *self._pairs):
+            alone = [
+                (b, b) for b, w in self._all.items() if w.serves_alone(local_prefill=self._local)
+            ]
+            for pair in (*alone, *self._pairs):
                 if not any(self._all[boot].draining for boot in pair):
                     found.setdefault(pair[0], []).append(pair[1])
             partners = {source: self._list(some) for source, some in found.items()}

@@ -10,7 +10,8 @@ priced        predicted wait, and its own work, which delays those that come aft
 
 `priced`: work of a request makes everybody wait who comes to that worker before its queue is empty.
 In a service whose workers have q prompts each, these are about q. So its own work counts 1 + q
-times, and its wait once.
+times, and its wait once. A worker that also generates delays each of its answers by that work, so
+it counts once more for each of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,11 @@ class Candidate(Protocol):
     @property
     def cached_pages(self) -> int:
         """How many pages it has cached."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """How many answers stand still while it computes a prompt."""
         ...
 
 
@@ -130,7 +136,7 @@ class Mooncake(RoutingPolicy):
     def prices(
         self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
     ) -> list[float]:
-        return _priced(workers, cached, tokens, now, weight=1.0)
+        return _priced(workers, cached, tokens, now, weight=1.0, stream=0.0)
 
 
 class Priced(RoutingPolicy):
@@ -145,14 +151,21 @@ class Priced(RoutingPolicy):
         queued = 0
         for w in workers:
             queued += w.queue.prompts
-        return _priced(workers, cached, tokens, now, weight=1 + queued / len(workers))
+        later = queued / len(workers)
+        return _priced(workers, cached, tokens, now, weight=1 + later, stream=1.0)
 
 
 def _priced(
-    workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros, *, weight: float
+    workers: Sequence[Candidate],
+    cached: Sequence[int],
+    tokens: int,
+    now: Micros,
+    *,
+    weight: float,
+    stream: float,
 ) -> list[float]:
-    """Return wait + work x weight. `PromptQueue.wait_us` and `PrefillCost.time` are written out:
-    this is done for every worker and every request."""
+    """Return wait + work x (weight + stream x streams). `PromptQueue.wait_us` and
+    `PrefillCost.time` are written out: this is done for every worker and every request."""
     found = []
     for w, have in zip(workers, cached, strict=True):
         queue = w.queue
@@ -160,7 +173,7 @@ def _priced(
         wait = queue.free_at - now
         if wait < 0:
             wait = -wait if queue.prompts else 0
-        found.append(work * weight + wait)
+        found.append(work * (weight + stream * w.streams) + wait)
     return found
 
 

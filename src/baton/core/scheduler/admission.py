@@ -68,18 +68,18 @@ class Admission(Generic[R]):
         worker, policy, role = self._worker, self.policy, self._worker.role
         waiting = policy.waiting()
         leading = worker.rooms.in_state(*role.bringing) if waiting else []
-        leaving, state = (1, PageState.COMPUTING) if role.computes else (0, PageState.FETCHING)
         for room in waiting:
-            if worker.followers.waits(room, leading, worker.marks, leaving=leaving):
+            if worker.followers.waits(room, leading, worker.marks):
                 continue
-            want = worker.pages_for(room.length + role.generates)
-            reuse = worker.reuse.find(room, leaving=leaving)
+            want = worker.pages_for(room, room.length + role.generates)
+            reuse = worker.reuse.find(room)
             judgement = policy.judge(room, want, reuse)
             if judgement is Judgement.SKIP:
                 continue
             if judgement is Judgement.STOP:
                 return
-            position = 0 if role.computes else room.length
+            state = PageState.COMPUTING if room.computes else PageState.FETCHING
+            position = 0 if room.computes else room.length
             admits = judgement is Judgement.ADMIT
             if not (
                 admits and worker.blocks.take(room, want, state, position=position, reuse=reuse)
@@ -89,5 +89,5 @@ class Admission(Generic[R]):
             worker.followers.forget(room.key)
             leading.append(room)
             policy.entered(room)
-            worker.see(room, Saw.HELD)
+            worker.see(room, Saw.HELD_TO_COMPUTE if room.computes else Saw.HELD)
             yield room, reuse

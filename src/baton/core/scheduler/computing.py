@@ -20,13 +20,13 @@ from baton.core.prefill_cost import Backlog
 from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Stage, drawn_of, scores_of
-from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.worker import Worker
 
-ComputedRoom = PrefillRoom | UnifiedRoom
+ComputedRoom = PrefillRoom | DecodeRoom
 UNCOMPUTED = (RoomState.QUEUED, RoomState.BORROWING, RoomState.COMPUTING)
 
 
@@ -58,6 +58,8 @@ class Computing(Stage[Any]):
     def opened(self, room: ComputedRoom) -> None:
         """Note how much of a prompt will have been computed when its turn comes: what is cached,
         and what rooms before it compute."""
+        if not room.computes:
+            return
         reuse, chain = self.worker.reuse, self.worker.reuse.chain(room)
         if not room.computes_all:
             pages = known(chain, lambda page: page in self._coming or reuse.has(page))
@@ -70,6 +72,8 @@ class Computing(Stage[Any]):
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
         """The cached part of the prompt counts as computed."""
+        if not room.computes:
+            return
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
         room.foreseen = 0
         room.sums = sums_of(reuse)
@@ -117,7 +121,7 @@ class Computing(Stage[Any]):
 
     def backlog(self) -> Backlog:
         rooms = self.worker.rooms.in_state(*UNCOMPUTED)
-        rest = [(max(room.done, room.foreseen), room.length) for room in rooms]
+        rest = [(max(r.done, r.foreseen), r.length) for r in rooms if r.computes]
         rest = [(start, end) for start, end in rest if start < end]
         us = sum(self.worker.prefill.cost.time(start, end) for start, end in rest)
         return Backlog(len(rest), sum(end - start for start, end in rest), round(us))

@@ -57,17 +57,21 @@ class Fetching(Stage[DecodeRoom]):
 
     def opened(self, room: DecodeRoom) -> None:
         """Take the offers that came before the ticket."""
-        room.offers = self._early.take(room.key, room.ticket.prefill)
+        if not room.computes:
+            room.offers = self._early.take(room.key, room.ticket.prefill)
 
     def forgotten(self, room: DecodeRoom) -> None:
-        self._early.take(room.key, room.ticket.prefill)  # offers for a room that was refused
+        if not room.computes:
+            self._early.take(room.key, room.ticket.prefill)  # offers for a room that was refused
 
     def admissible(self, room: DecodeRoom) -> bool:
-        """Whether prefill holds the room's pages: what is fetched for it then never waits for
-        memory there."""
-        return 0 in room.offers
+        """Whether the room computes its prompt, or prefill holds its pages: what is fetched for it
+        then never waits for memory there."""
+        return room.computes or 0 in room.offers
 
     def admitted(self, room: DecodeRoom, reuse: Reuse) -> None:
+        if room.computes:
+            return
         self.worker.reuse.begin(room, reuse, self.worker.marks)
         room.pinned, room.progress = tuple(reuse), self.worker.now
 
@@ -145,8 +149,8 @@ class Fetching(Stage[DecodeRoom]):
 
     def _order_fetches(self, room: DecodeRoom) -> None:
         """Order the fetches of the offers that have come, in the order of their numbers."""
-        while (offer := room.offers.pop(room.ordered, None)) is not None:
-            room.ordered += 1
+        while (offer := room.offers.pop(room.taken, None)) is not None:
+            room.taken += 1
             if why := self._misfit(room, offer):
                 self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=False)
                 return

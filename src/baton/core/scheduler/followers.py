@@ -46,13 +46,10 @@ class Followers:
     def __len__(self) -> int:
         return len(self._waits) + len(self._alone)
 
-    def waits(
-        self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1
-    ) -> bool:
+    def waits(self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks) -> bool:
         """Whether a room that holds nothing yet lets another one go first.
 
         leading: rooms that hold memory, and whose pages are not in the cache yet
-        leaving: the number of tokens that the room has to compute, whatever is cached
         """
         if not self._reuse.on or room.computes_all or room.key in self._alone:
             return False
@@ -60,7 +57,7 @@ class Followers:
         before = self._waits.get(room.key)
         if before is not None and before.leader in bring and not self._reuse.has(before.page):
             return True
-        wait = self._next(room, bring.values(), leaving)
+        wait = self._next(room, bring.values())
         if wait is None:
             self._waits.pop(room.key, None)
             return False
@@ -73,21 +70,16 @@ class Followers:
         queued: Iterable[OpenRoom],
         leading: Sequence[OpenRoom],
         marks: Marks,
-        *,
-        leaving: int = 1,
     ) -> None:
         """Call `waits` for each of these rooms, so followers are known before any admission."""
         for room in queued:
-            self.waits(room, leading, marks, leaving=leaving)
+            self.waits(room, leading, marks)
 
-    def _next(self, room: OpenRoom, leading: Iterable[OpenRoom], leaving: int) -> Wait | None:
+    def _next(self, room: OpenRoom, leading: Iterable[OpenRoom]) -> Wait | None:
         """Return a wait for the first of the leading rooms that brings a page which this one lacks;
         None if none does. As a page's hash covers all before it, two chains are equal up to some
         page and differ from there on."""
-        ours, has = (
-            self._reuse.chain(room, leaving=leaving),
-            len(self._reuse.find(room, leaving=leaving)),
-        )
+        ours, has = self._reuse.chain(room), len(self._reuse.find(room))
         for other in leading if has < len(ours) else ():
             theirs = self._reuse.chain(other, leaving=0)
             if ours[has] in theirs[has : has + 1]:

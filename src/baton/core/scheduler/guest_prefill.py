@@ -164,7 +164,7 @@ class GuestComputing(Stage[PrefillRoom]):
         adopt(self.worker, room, event, PageState.COMPUTING)
         if room.state is RoomState.QUEUED:
             room.hit = event.hit
-            self.worker.see(room, Saw.HELD)
+            self.worker.see(room, Saw.HELD_TO_COMPUTE)
             self._offering.admitted(room, ())
 
     def _scheduled(self, room: PrefillRoom | None, start: int, end: int) -> None:

@@ -333,7 +333,7 @@ class Leader:
 
     def _refused(self, room: OpenRoom) -> bool:
         """Fail a room that this worker cannot take."""
-        worker, want = self.worker, self.worker.pages_for(room.length + 1)
+        worker, want = self.worker, self.worker.pages_for(room, room.length + 1)
         refusal = next((why for stage in self._stages if (why := stage.refuse(room.ticket))), "")
         if refusal:
             worker.marks[Mark.TICKET_UNPAIRED] += 1

@@ -75,7 +75,7 @@ class Lending(Stage[DecodeRoom]):
 
     def opened(self, room: DecodeRoom) -> None:
         """Answer a question that came before the ticket."""
-        borrow = self._early.borrow(room.key, room.ticket.prefill)
+        borrow = None if room.computes else self._early.borrow(room.key, room.ticket.prefill)
         if borrow is not None:
             self._answer(room, borrow)
 
@@ -91,7 +91,7 @@ class Lending(Stage[DecodeRoom]):
         until the ledger is told that the loan has ended."""
         worker, plan = self.worker, self._plan(theirs)
         k = worker.manifest.page_blocks
-        chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room)))
+        chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room, leaving=1)))
         end = BlockIndex(len(chain) * k)
         if end <= borrow.start or plan is None:
             return Loan(room.key, {}, ())

@@ -48,6 +48,8 @@ class Pairing(Stage[DecodeRoom]):
         }
 
     def refuse(self, ticket: Ticket) -> str:
+        if ticket.prefill == ticket.decode:
+            return ""  # it computes the prompt itself
         partner = self.partners.find(ticket.prefill)
         paired = partner is not None and partner.paired
         return "" if paired else f"not paired with prefill worker {ticket.prefill:x}"

@@ -80,12 +80,12 @@ class Preemption(Stage[G]):
     def schedule(self) -> None:
         """Find out which rooms follow others before any room is admitted, then bring back rooms
         that are away."""
-        worker, role = self.worker, self.worker.role
+        worker = self.worker
         if queued := [
             room for room in worker.rooms.in_state(RoomState.QUEUED) if self._admissible(room)
         ]:
-            leading = worker.rooms.in_state(*role.bringing)
-            worker.followers.look(queued, leading, worker.marks, leaving=1 if role.computes else 0)
+            leading = worker.rooms.in_state(*worker.role.bringing)
+            worker.followers.look(queued, leading, worker.marks)
         self.resume()
 
     # ---- steps ----------------------------------------------------------------------------------

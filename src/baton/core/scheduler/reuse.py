@@ -47,9 +47,10 @@ class Reuse:
             p.block_bytes(g.name) for p in placements for g in manifest.table.groups
         )
 
-    def find(self, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
+    def find(self, room: OpenRoom, *, leaving: int | None = None) -> tuple[CachedPage, ...]:
         """Return the longest cached beginning of a room's context that leaves at least `leaving`
-        tokens to compute; nothing for a room that computes all of its prompt.
+        tokens: by default the one that draws the first token, where the prompt is computed.
+        Nothing for a room that computes all of its prompt.
 
         It ends before the first page that was not verified in time. What follows is computed or
         fetched as if it were not cached: to verify it first would make the room wait for a worker
@@ -62,8 +63,9 @@ class Reuse:
         room.overdue = len(fresh) < len(found)
         return fresh
 
-    def chain(self, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
+    def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
         """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
+        leaving = int(room.computes) if leaving is None else leaving
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 
     def has(self, page: PageHash) -> bool:

@@ -1,8 +1,9 @@
 """The roles of a worker. Each is a set of stages.
 
-prefill    compute, offer       a prompt's state is handed over to a decode worker
-decode     fetch, generate      the state comes from a prefill worker
-unified    compute, generate    the state stays where it is: the colocated baseline
+prefill    compute, offer             a prompt's state is handed over to a decode worker
+decode     fetch, compute, generate   the state comes from a prefill worker; or the prompt is computed
+                                      here, where its ticket says so
+unified    compute, generate          the state stays where it is: the colocated baseline
 
 A guest (guest.py) does its part of a handoff for another engine, which gives out the pages and
 computes.
@@ -40,7 +41,6 @@ from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.core.scheduler.stage import Stage
 from baton.core.scheduler.tables import DECODE, GUEST_DECODE, GUEST_PREFILL, PREFILL, UNIFIED
-from baton.core.scheduler.unified_room import UnifiedRoom
 from baton.core.scheduler.verifying import Verification
 from baton.core.scheduler.worker import RoleRules, Worker
 
@@ -71,7 +71,7 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
 
 
 def decode(worker: Worker[DecodeRoom]) -> Stages:
-    """Fetch the state of prompts and generate tokens."""
+    """Fetch the state of prompts, or compute it, and generate tokens."""
     # state that was fetched unverified must not spread
     worker.reuse.on = worker.reuse.on and worker.manifest.seal
     partners, early = Partners(worker.manifest), EarlyOffers()
@@ -82,17 +82,26 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
     fetching = Fetching(worker, pairing, verification, early)
     preemption = Preemption(worker, admissible=fetching.admissible)
     generating = Generating(worker, preemption)
-    stages = pairing, lending, fetching, verification, preemption, Constraining(worker), generating
-    return preemption, stages
+    return preemption, (
+        *(pairing, lending, fetching, verification, preemption),
+        *(Constraining(worker), generating, _computing(worker, generating)),
+    )
 
 
-def unified(worker: Worker[UnifiedRoom]) -> Stages:
+def unified(worker: Worker[DecodeRoom]) -> Stages:
     """Compute prompts and generate tokens in the same pages."""
-    rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
     preemption = Preemption(worker, admissible=lambda room: True)
     generating = Generating(worker, preemption)
-    computing = Computing(worker, rule=rule, then=generating.first)
-    return preemption, (preemption, Constraining(worker), generating, computing)
+    return preemption, (
+        *(preemption, Constraining(worker), generating),
+        _computing(worker, generating),
+    )
+
+
+def _computing(worker: Worker[DecodeRoom], generating: Generating[DecodeRoom]) -> Computing:
+    """Return the stage that computes prompts whose tokens are generated in the same pages."""
+    rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
+    return Computing(worker, rule=rule, then=generating.first)
 
 
 def guest_prefill(worker: Worker[PrefillRoom]) -> Stages:
@@ -116,7 +125,6 @@ ROLES: Mapping[str, RoleParts] = MappingProxyType(
         "prefill": RoleParts(
             RoleRules(
                 PREFILL,
-                computes=True,
                 generates=False,
                 bringing=(RoomState.COMPUTING, RoomState.BORROWING),
             ),
@@ -126,16 +134,15 @@ ROLES: Mapping[str, RoleParts] = MappingProxyType(
         "decode": RoleParts(
             RoleRules(
                 DECODE,
-                computes=False,
                 generates=True,
-                bringing=(RoomState.FETCHING, RoomState.COMMITTING),
+                bringing=(RoomState.FETCHING, RoomState.COMMITTING, RoomState.COMPUTING),
             ),
             DecodeRoom,
             decode,
         ),
         "unified": RoleParts(
-            RoleRules(UNIFIED, computes=True, generates=True, bringing=(RoomState.COMPUTING,)),
-            UnifiedRoom,
+            RoleRules(UNIFIED, generates=True, bringing=(RoomState.COMPUTING,)),
+            DecodeRoom,
             unified,
         ),
     }
@@ -144,12 +151,12 @@ ROLES: Mapping[str, RoleParts] = MappingProxyType(
 GUEST_ROLES: Mapping[str, RoleParts] = MappingProxyType(
     {
         "prefill": RoleParts(
-            RoleRules(GUEST_PREFILL, computes=True, generates=False, bringing=(), guest=True),
+            RoleRules(GUEST_PREFILL, generates=False, bringing=(), guest=True),
             GuestPrefillRoom,
             guest_prefill,
         ),
         "decode": RoleParts(
-            RoleRules(GUEST_DECODE, computes=False, generates=True, bringing=(), guest=True),
+            RoleRules(GUEST_DECODE, generates=True, bringing=(), guest=True),
             DecodeRoom,
             guest_decode,
         ),

@@ -60,8 +60,10 @@ class RoomState(StrEnum):
 class Saw(StrEnum):
     """What happens to a room."""
 
-    # pages were taken for its whole prompt, or, if it was offloaded, for its whole state
+    # pages were taken for the whole state of its prompt, which is fetched, or, if it was offloaded,
+    # for its whole state
     HELD = "held"
+    HELD_TO_COMPUTE = "held_to_compute"  # pages were taken for its prompt, which is computed here
     ASKED = "asked"  # decode was asked for what it has cached of the prompt
     BORROWED = "borrowed"  # that has arrived, or will not come; the rest is computed
     LAST_CHUNK = "last_chunk"
@@ -106,6 +108,7 @@ class OpenRoom:
         self.overdue = False
         # cached pages that its state was copied from when it was preempted
         self.copied: tuple[CachedPage, ...] = ()
+        self.computes = True  # its prompt; otherwise the state of that is fetched
         # whether this worker computes all positions of its prompt, whatever is cached of them
         self.computes_all = False
         # whether its next token must wait until its grammar is built on every rank

@@ -10,7 +10,7 @@ EVERY_ROLE: Table = {
 }
 
 COMPUTE: Table = {
-    (RoomState.QUEUED, Saw.HELD): RoomState.COMPUTING,
+    (RoomState.QUEUED, Saw.HELD_TO_COMPUTE): RoomState.COMPUTING,
     (RoomState.COMPUTING, Saw.END): RoomState.ENDING,
 }
 
@@ -43,9 +43,15 @@ PREFILL: Table = {
     (RoomState.ENDING, Saw.LAST_CHUNK): RoomState.ENDING,  # its batch was under way
 }
 
-DECODE: Table = {
+UNIFIED: Table = {
     **EVERY_ROLE,
+    **COMPUTE,
     **GENERATE,
+    (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.RUNNING,
+}
+
+DECODE: Table = {
+    **UNIFIED,  # where it computes a prompt itself
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
     (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
     (RoomState.FETCHING, Saw.END): RoomState.ENDING,
@@ -62,10 +68,3 @@ GUEST_PREFILL: Table = {
     (RoomState.COMPUTING, Saw.RECEIVED): RoomState.ENDING,
 }
 GUEST_DECODE: Table = {**DECODE, (RoomState.QUEUED, Saw.COMPUTED_THERE): RoomState.RUNNING}
-
-UNIFIED: Table = {
-    **EVERY_ROLE,
-    **COMPUTE,
-    **GENERATE,
-    (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.RUNNING,
-}

@@ -46,7 +46,6 @@ class RoleRules(msgspec.Struct, frozen=True):
     """What a role means for its rooms and their memory."""
 
     table: Table
-    computes: bool  # prompts; otherwise their state is fetched from a worker that computes them
     generates: bool  # tokens after a prompt, so a room needs a page for the first of them
     bringing: tuple[RoomState, ...]  # states of rooms whose pages are not in the prefix cache yet
     guest: bool = False  # another engine gives out the pages and computes
@@ -179,12 +178,12 @@ class Worker(Generic[R]):
         self.rooms.drop(room)
         self.send(room.ticket.gateway, Ended(room.key))
 
-    def pages_for(self, tokens: int) -> dict[GroupName, int]:
+    def pages_for(self, room: R, tokens: int) -> dict[GroupName, int]:
         """Return the pages of each group that a room with this many positions begins with. Where
-        prompts are computed, they are enough for any chunk."""
+        its prompt is computed, they are enough for any chunk."""
         if self.role.guest:
             return {}
-        if self.role.computes:
+        if room.computes:
             return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
         return self.span.live(tokens)
 

@@ -2,6 +2,7 @@
 without the code under test.
 
     Received of a room    its prompt is committed: complete pages of it are cached
+    its chunk has ended   on every rank, where it computes its prompt: pages that it completes are cached
     Tokens of a room      all but the last are computed: pages that they complete are cached
     Hold                  a page that is given as the room's own is cached no more
 
@@ -16,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from baton.core.agreement import Fetch, Hold, StepPlan
+from baton.core.agreement import Fetch, Hold, RowOrder, StepPlan, StepResult
 from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
-from baton.core.ids import BlockIndex, GroupName, Key, Rank, TokenId
+from baton.core.ids import BlockIndex, GroupName, Key, Rank, Seq, TokenId
 from baton.core.memory.state import Full, StateTable, Unit, extent_blocks
-from baton.core.messages import Admitted, BlockRun, Loan, Received, Ticket, Tokens
+from baton.core.messages import Admitted, BlockRun, FirstToken, Loan, Received, Ticket, Tokens
 from baton.dev.sim import content
 from baton.dev.sim.at_rest import AtRest, Kept, Where
 from baton.dev.sim.collective import Collective
@@ -41,6 +42,11 @@ class Held(msgspec.Struct):
     chain: list[Kept]  # the shared ones
     enters: bool = True
     fetched: dict[GroupName, set[BlockIndex]] = {}
+
+
+class _Step(msgspec.Struct):
+    chunks: dict[Key, int]  # by room: positions computed when it has ended
+    waits: int  # for so many ranks
 
 
 class CacheBook:
@@ -73,6 +79,8 @@ class CacheBook:
         self._at: dict[Where, Digest] = {}
         self._rooms: dict[Key, Held] = {}
         self._judged: dict[Key, Held] = {}  # rooms whose commit was ordered
+        # steps with chunks of prompts: what each computes, and on how many ranks it has not ended
+        self._steps: dict[Seq, _Step] = {}
         self.hits = 0  # pages with which rooms have begun
         self.at_rest = AtRest(name, verify_ms * 1000, collective, violate)
 
@@ -91,6 +99,7 @@ class CacheBook:
                 )
             return
         left = self._condemned(claimed)
+        self._computed()
         done = 0  # holds of the plan that comes next
         for at, effect in enumerate(effects):
             if isinstance(effect, Issue):
@@ -131,6 +140,28 @@ class CacheBook:
         """A rank has sent its leader the sums of pages that it was ordered to hash."""
         self.at_rest.answered(rank, orders, self._kept.values())
 
+    def stepped(self, steps: Iterable[StepResult]) -> None:
+        """A rank tells its leader of steps that have ended."""
+        for result in steps if self.on else ():
+            if (step := self._steps.get(result.seq)) is not None:
+                step.waits -= 1
+                for row in result.rows:
+                    if row.failed is not None:
+                        step.chunks.pop(row.key, None)
+
+    def _computes(self, row: RowOrder) -> bool:
+        """Whether a row is a chunk of a prompt."""
+        ticket = self._tickets[row.key]
+        length = len(ticket.prompt) + len(ticket.said)
+        return ticket.prefill == ticket.decode and row.start < length
+
+    def _computed(self) -> None:
+        """Enter what has been computed on every rank."""
+        for seq in [seq for seq, step in self._steps.items() if not step.waits]:
+            for key, computed in self._steps.pop(seq).chunks.items():
+                if key in self._rooms:
+                    self._enter(key, computed)
+
     def cached(self) -> Iterable[Where]:
         """Return the pages that are cached."""
         return self._at.keys()
@@ -149,6 +180,8 @@ class CacheBook:
                 self._lend(key, runs)
             case Received(key=key):
                 self._enter(key, self._rooms[key].length)
+            case FirstToken(key=key, drawn=drawn) if key in self._rooms:
+                self._rooms[key].tokens.append(drawn.token)
             case Tokens(key=key, start=start, drawn=drawn) if key in self._rooms:
                 room, ticket = self._rooms[key], self._tickets[key]
                 del room.tokens[len(ticket.prompt) + start :]
@@ -172,6 +205,9 @@ class CacheBook:
         )
         for key in plan.commit:
             self._judged[key] = self._rooms[key]
+        chunks = {row.key: row.valid for row in plan.batch if self._computes(row)}
+        if chunks:
+            self._steps[plan.seq] = _Step(chunks, self._collective.ranks)
         if plan.clear:
             self._kept.clear()
             self._at.clear()
@@ -210,6 +246,9 @@ class CacheBook:
         ticket = self._tickets[hold.key]
         tokens = [*ticket.prompt, *ticket.said]
         found = self._find(ticket.cache_salt, tokens)
+        if ticket.prefill == ticket.decode:  # it computes a token at least, or all of its prompt
+            most = 0 if ticket.scores_prompt else (len(tokens) - 1) // self._page_tokens
+            found = found[:most]
         claimed = {g: [int(p) for p in pages[: hold.shared]] for g, pages in hold.pages.items()}
         used = max((len(pages) for pages in claimed.values()), default=0)
         if used < len(found) and self.at_rest.overdue(found[used]):

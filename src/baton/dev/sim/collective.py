@@ -2,7 +2,7 @@
 what every position holds afterwards.
 
 prefill   position ◀─ computed here for a room (author) | fetched back from decode (brought: as it was there)
-decode    position ◀─ cached here (inherited) | handed over by prefill | computed here
+decode    position ◀─ cached here (inherited) | handed over by prefill, or computed here for a room (stamps) | generated here
 unified   position ◀─ computed here for a room (author)
 """
 
@@ -134,8 +134,9 @@ class Collective:
             stamps += self._computed_before(row, histories, len(known))
         ours = self._attempt(row.key)
         stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
-        if self.role != "decode":
+        if self.role != "decode" or ticket.prefill == ticket.decode:
             self.world.stamps[self.boot, row.key] = stamps
+        if self.role != "decode":
             for group in self._whole:
                 for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
                     place = self._place(row, block, group)
@@ -144,10 +145,19 @@ class Collective:
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
         """Return the stamps of the positions at the front that this room does not compute here: on
-        decode those that prefill had, on other workers those of pages that were computed for other
-        rooms."""
+        decode those that prefill had, or what was cached; on other workers those of pages that were
+        computed for other rooms."""
         if self.role == "decode":
-            return self.begun(row.key)[:known]
+            ticket = self.world.tickets[row.key]
+            if ticket.prefill != ticket.decode:
+                return self.begun(row.key)[:known]
+            cached = self.inherited.get(row.key, [])
+            if len(cached) < row.start:
+                self.world.violate(
+                    "nothing_skipped",
+                    f"{_short(row.key)} begins at position {row.start}; {len(cached)} are cached",
+                )
+            return cached[: row.start]
         places = [
             self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))
         ]

@@ -132,7 +132,7 @@ def _paired(live: Live, owner: Any, table: Mapping[Boot, Any]) -> bool:
 
 def _pairs(live: Live, owner: Any, table: Collection[Any]) -> bool:
     return set(table) <= {(p, d) for p in live.prefills for d in live.decodes} | {
-        (u, u) for u in live.unifieds
+        (b, b) for b in live.unifieds | live.decodes
     }
 
 

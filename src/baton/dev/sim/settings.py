@@ -53,8 +53,9 @@ PRESSED = 3
 # the size of the host store, in states of the longest request, by the draw of `pages`
 HOST_STATES = (4, 0, 2, 0.5)
 
-# Whether there is a unified worker beside the others, or alone.
-UNIFIED = (None, None, None, "beside", None, None, "beside", None, "alone", None, None, None)
+# Whether there is a unified worker beside the others, or alone; or decode workers compute prompts
+# themselves where that is cheaper.
+UNIFIED = (None, None, "local", "beside", None, "local", "beside", None, "alone", *[None] * 3)
 
 # Whether prefill fetches back what decode workers have cached; None = they have no prefix cache.
 CACHES = (
@@ -162,6 +163,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
     shaped: bool = False  # whether requests have penalties, least lengths, logprobs
     verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
     guests: GuestDraw | None = None  # None: workers compute by themselves
+    local_prefill: bool = False  # whether decode workers may compute prompts
 
     @property
     def clean(self) -> bool:
@@ -201,9 +203,9 @@ def draw_world(tape: Tape) -> WorldDraw:
     """Draw a world. If all choices are zero it has one prefill and one decode worker of one rank
     each, no faults, and nothing that costs time."""
     found = draw_service(tape)
-    if not found.clean and tape.chance(0.25, "gray"):
+    if not found.clean and tape.chance(0.33, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
-    if tape.chance(0.03, "a crowd"):
+    if tape.chance(0.045, "a crowd"):
         return _crowded(tape, found)
     return (
         msgspec.structs.replace(found, costs=draw_costs(tape, found))
@@ -255,6 +257,8 @@ def draw_service(tape: Tape) -> WorldDraw:
     where = UNIFIED[tape.below(len(UNIFIED), "unified")]
     if where is None:
         return found
+    if where == "local":
+        return msgspec.structs.replace(found, local_prefill=True)
     beside = found.workers if where == "beside" else ()
     unified = draw_unified(
         tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow

@@ -134,7 +134,8 @@ class WorkerRun:
         if group.unit is Unit.SLOT:
             return d.slots
         span = Span(self.table, d.page_blocks * self.table.block_tokens)
-        step = d.step_tokens * d.pp if d.role != "decode" else 1
+        computes = d.role != "decode" or self.world.draw.local_prefill
+        step = d.step_tokens * d.pp if computes else 1
         return -(
             -d.pages
             * span.reserve(LONGEST, step=step)[group.name]
@@ -209,6 +210,7 @@ class WorkerRun:
                 self.world.loans.lost(self.boot, boot)
             case RankReported(report=report):
                 self.cache.answered(report.rank, [answer.order for answer in report.rehashed])
+                self.cache.stepped(report.steps)
                 self.world.loans.found(self.boot, report.ballots)
             case _:
                 pass

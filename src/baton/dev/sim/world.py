@@ -113,10 +113,10 @@ class World:
         draw: WorldDraw | None = None,
         front: FrontSettings = FRONT,
     ) -> None:
-        self._front_settings = front
         self.tape, self.parts, self.seal = tape, parts, seal
         drawn = (draw_guests if parts.guests else draw_world)(tape) if draw is None else draw
         self.draw = msgspec.structs.replace(drawn, hurry_ms=0) if calm else drawn
+        self._front_settings = msgspec.structs.replace(front, local_prefill=self.draw.local_prefill)
         self.heap = Heap(tape, shuffle=not self.draw.clean and tape.chance(0.5, "shuffle"))
         self.hostile = not self.draw.clean and not calm
         self.clearing = False  # whether somebody has asked to clear the pools
@@ -494,9 +494,8 @@ class World:
             role: [w.boot for w in self.workers.values() if w.draw.role == role]
             for role in ("prefill", "decode", "unified")
         }
-        return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {
-            (u, u) for u in boots["unified"]
-        }
+        alone = boots["unified"] + (boots["decode"] if self.draw.local_prefill else [])
+        return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {(b, b) for b in alone}
 
     def _paired(self) -> bool:
         complete = len(self.workers) == len(self.draw.workers) and all(

@@ -69,6 +69,7 @@ class CommitAfterArrival(Check):
         self._ranks: frozenset[Rank] = frozenset()
         self._rooms: dict[Key, _Room] = {}
         self._early: set[Key] = set()  # rooms whose record came before their ticket
+        self._own: set[Key] = set()  # rooms whose prompt is computed here
         self._orders: dict[int, tuple[Key, Blocks]] = {}
         self._votes: dict[int, dict[Rank, Vote]] = {}
         # by fetch order: (leg, group, block)
@@ -100,6 +101,9 @@ class CommitAfterArrival(Check):
         yield from self._commits(step, self._parts.manifest.table)
 
     def _open(self, ticket: Ticket) -> None:
+        if ticket.prefill == ticket.decode:
+            self._own.add(ticket.key)
+            return
         room = self._rooms.setdefault(ticket.key, _Room(ticket))
         room.recorded |= ticket.key in self._early
 
@@ -157,7 +161,7 @@ class CommitAfterArrival(Check):
                 yield from self._judge(key, table)
                 self._committed[key] = plan.seq
             for row in plan.batch:
-                if row.key not in self._committed:
+                if row.key not in self._committed and row.key not in self._own:
                     yield f"plan {plan.seq} computes {brief(row.key)}, which was not committed"
             for key in plan.drop:
                 self._forget(key)
@@ -205,6 +209,7 @@ class CommitAfterArrival(Check):
     def _forget(self, key: Key) -> None:
         self._rooms.pop(key, None)
         self._early.discard(key)
+        self._own.discard(key)
         self._committed.pop(key, None)
         for order in [n for n, (k, _) in self._orders.items() if k == key]:
             del self._orders[order]

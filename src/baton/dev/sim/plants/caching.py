@@ -34,19 +34,22 @@ class EntersDrawn(Generating[Any]):
     def rows_ended(self, batch: Any, ranks: Any) -> None:
         super().rows_ended(batch, ranks)
         for room, _ in batch:
-            if room.state is RoomState.RUNNING and not self.worker.role.computes:
+            if room.state is RoomState.RUNNING and not room.computes:
                 self.worker.reuse.enter(room, room.position + 1, {}, self.worker.marks)
 
 
 _find = Reuse.find
 
 
-def _find_partial(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> tuple[CachedPage, ...]:
+def _find_partial(
+    self: Reuse, room: OpenRoom, *, leaving: int | None = None
+) -> tuple[CachedPage, ...]:
     """Accept a page that goes on after the room's end."""
+    fetches = leaving is None and not room.computes
     found = _find(self, room, leaving=leaving)
     more = (
         found[-1].children
-        if found and not leaving and len(found) == room.length // self.page_tokens
+        if found and fetches and len(found) == room.length // self.page_tokens
         else {}
     )
     return (*found, *list(more.values())[:1]) if room.length % self.page_tokens else found
@@ -71,10 +74,8 @@ class Patient(Followers):
 
 
 class WaitsForEver(Patient):
-    def waits(
-        self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks, *, leaving: int = 1
-    ) -> bool:
-        return room.key in self._waits or super().waits(room, leading, marks, leaving=leaving)
+    def waits(self, room: OpenRoom, leading: Iterable[OpenRoom], marks: Marks) -> bool:
+        return room.key in self._waits or super().waits(room, leading, marks)
 
 
 _forget = Worker.forget

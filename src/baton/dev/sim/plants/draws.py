@@ -90,7 +90,9 @@ def _awaits_nothing(self: Constraining[Any], room: OpenRoom, reuse: Sequence[Cac
 _admitted = Constraining.admitted
 
 
-def _reuses_for_scores(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> Sequence[CachedPage]:
+def _reuses_for_scores(
+    self: Reuse, room: OpenRoom, *, leaving: int | None = None
+) -> Sequence[CachedPage]:
     computes_all, room.computes_all = room.computes_all, False
     found = _find(self, room, leaving=leaving)
     room.computes_all = computes_all

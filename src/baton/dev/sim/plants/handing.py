@@ -141,17 +141,15 @@ class AdmitsEarly(Fetching):
 
 class TakesPiecemeal(Preemption[Any]):
     def waiting(self) -> list[Any]:
-        if self.worker.role.computes:
-            return super().waiting()
         for room in self.worker.rooms.in_state(RoomState.QUEUED):
             if 0 in room.offers and not self._hold_some(room):
                 break
-        return []
+        return [room for room in super().waiting() if room.computes]
 
     def _hold_some(self, room: DecodeRoom) -> bool:
         worker = self.worker
         held, free = worker.ledger.held(room.key), worker.ledger.free()
-        lacks = {g: n - len(held[g]) for g, n in worker.pages_for(room.length + 1).items()}
+        lacks = {g: n - len(held[g]) for g, n in worker.pages_for(room, room.length + 1).items()}
         gone, first = worker.span.gone(room.length), not any(held.values())
         taken = worker.ledger.take(
             room.key,

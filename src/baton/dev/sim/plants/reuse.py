@@ -21,10 +21,13 @@ from baton.dev.sim.plants.plant import Plant
 
 
 class CachesWhatIsOrdered(Computing):
+    where = "prefill"
+
     def add_rows(self, rooms: Sequence[ComputedRoom], tokens: int) -> int:
         added = super().add_rows(rooms, tokens)
         worker = self.worker
-        for room in worker.rooms.in_state(RoomState.COMPUTING) if not worker.role.generates else ():
+        rooms = worker.rooms.in_state(RoomState.COMPUTING)
+        for room in rooms if worker.manifest.role == self.where else ():
             blocks = room.ordered // worker.reuse.page_tokens * worker.manifest.page_blocks
             sums = {
                 (Rank(r), group.name): np.zeros(
@@ -56,7 +59,7 @@ def _root_without_salt(model: str, weights: str, salt: str) -> PageHash:
     return root_hash(model, weights, "")
 
 
-def _chain_to_the_end(self: Reuse, room: OpenRoom, *, leaving: int = 1) -> list[PageHash]:
+def _chain_to_the_end(self: Reuse, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
     return self._hashes(room, room.length // self.page_tokens) if self.on else []
 
 
