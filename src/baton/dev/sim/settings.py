@@ -276,7 +276,7 @@ def _crowded(tape: Tape, draw: WorldDraw) -> WorldDraw:
     return msgspec.structs.replace(
         draw,
         workers=workers,
-        requests=40 + 20 * tape.below(4, "how many"),
+        requests=80 + 20 * tape.below(4, "how many"),
         costs=draw_costs(tape, draw),
         faults=draw.faults if tape.below(2, "with faults") else Faults(),
         crowded=True,
@@ -309,7 +309,7 @@ def draw_costs(tape: Tape, draw: WorldDraw) -> Costs:
     longest_ms = (100, 100, 50)[tape.below(3, "the wire")] // sharing
     engine, wire = slow in (0, 3), slow != 0
     return Costs(
-        step_us=(20_000, 40_000, 10_000)[tape.below(3, "a step")] if engine else 400,
+        step_us=(20_000, 40_000, 60_000)[tape.below(3, "a step")] if engine else 400,
         row_us=500 * tape.below(3, "a row") if engine else 0,
         token_us=(8_000, 4_000, 500)[tape.below(3, "a token")] if engine else 25,
         read_us=200 * tape.below(4, "a read") if wire else 0,
