@@ -82,7 +82,7 @@ class History:
         self.book.acts(list(effects), {(FULL, page) for page in cached})
 
     def admit(self, number, pages, *, shared=0, cached=()):
-        given = Hold(key(number), {FULL: tuple(map(Page, pages))}, {}, shared)
+        given = Hold(key(number), {FULL: tuple(map(Page, pages))}, {}, {FULL: shared})
         self.turn(
             Send(PREFILL, Admitted(key(number))), Issue(plan(1, hold=(given,))), cached=cached
         )

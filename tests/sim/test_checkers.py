@@ -525,7 +525,7 @@ def test_a_shared_page_has_several_holders_and_no_reads():
     engine = Reusing()
     found = books(engine)
     engine.given_pages.clear()
-    found.applied(plan(2, hold=(Hold(key(2), {FULL: (Page(0), Page(5))}, {}, 1),)))
+    found.applied(plan(2, hold=(Hold(key(2), {FULL: (Page(0), Page(5))}, {}, {FULL: 1}),)))
     assert engine.reused == [(key(2), FULL, 0, 0)]
     assert engine.given_pages == [(FULL, 5)]
     found.applied(plan(3, drop=(key(1),)))
@@ -547,7 +547,7 @@ WORKER = Manifest(
 
 
 def shares(k, *pages, shared=0):
-    return Issue(plan(1, hold=(Hold(k, {FULL: tuple(map(Page, pages))}, {}, shared),)))
+    return Issue(plan(1, hold=(Hold(k, {FULL: tuple(map(Page, pages))}, {}, {FULL: shared}),)))
 
 
 def damaged(k, *blocks):

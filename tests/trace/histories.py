@@ -81,7 +81,7 @@ def plan(seq: int, **fields: Any) -> Issue:
 
 
 def hold(k: Key, *pages: int, shared: int = 0) -> Hold:
-    return Hold(k, {KV: tuple(Page(p) for p in pages)}, {}, shared)
+    return Hold(k, {KV: tuple(Page(p) for p in pages)}, {}, {KV: shared})
 
 
 def row(k: Key, start: int = 0, tokens: int = 1) -> RowOrder:

@@ -100,7 +100,7 @@ def as_table() -> None:
             f"of {_positions(g['extent'])}, by {g['unit']}"
             for g in row["state"]
         )
-        cached = "yes" if row["prefix_cache"] else "no"
+        cached = "yes" if row["prefix_cache"] else "decode only"
         table.add_row(
             "\n".join(row["architectures"]),
             row["models"],

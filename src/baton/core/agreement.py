@@ -85,9 +85,9 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     pages: dict[GroupName, tuple[Page, ...]]
     passed: dict[GroupName, int] = {}
-    # how many pages at the front of each list are cached: another room has computed them, and they
-    # are never written again
-    shared: int = 0
+    # how many pages at the front of a list are cached: another room has computed them, and they are
+    # never written again
+    shared: dict[GroupName, int] = {}
 
 
 class Constrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

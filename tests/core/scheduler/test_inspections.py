@@ -99,7 +99,7 @@ def test_pages_that_are_hashed_keep_no_room_from_being_quiet() -> None:
         StepPlan(
             Seq(1),
             inspect=(INSPECT,),
-            hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, 1),),
+            hold=(Hold(key(1), {KV: (Page(3),), INDEX: (Page(4),)}, {}, {KV: 1, INDEX: 1}),),
         ),
         T0,
     )

@@ -30,6 +30,8 @@ class RegisteredWorker:
     def __init__(self, register: Register) -> None:
         manifest = register.manifest
         self.register, self.role = register, manifest.role
+        # whether it could compute a prompt from the end of what it has cached
+        self.resumes = manifest.table.cacheable
         self.open: dict[Key, PendingAnswer] = {}
         self.credits: Credits | None = None
         self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)

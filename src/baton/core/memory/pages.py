@@ -4,7 +4,8 @@ held for it.
     target page:  FREE -> FETCHING(key) -> COMMITTED(key) -> CACHED(hash, pins) -> FREE
     source page:  FREE -> COMPUTING(key) -> FULL(key) -> CACHED(hash, pins) -> FREE          or FREE without the cache
 
-    a key's list:  [cached, pinned by the key | its own]      in every group alike
+    a key's list:  [cached, pinned by the key | its own]      alike in every group whose pages are cached;
+                   [its own]                                  in the others
 
 Page numbers are the same on all ranks of the worker, so the leader keeps the only ledger.
 
@@ -127,7 +128,11 @@ class PagePool:
 class Ledger:
     """The pages of all groups, by owner."""
 
-    def __init__(self, totals: Mapping[GroupName, int]) -> None:
+    def __init__(
+        self, totals: Mapping[GroupName, int], cached: Collection[GroupName] | None = None
+    ) -> None:
+        """cached: the groups whose pages the cache may hold; None = all"""
+        self.cached = frozenset(totals if cached is None else cached)
         self.pools = {g: PagePool(n) for g, n in totals.items()}
         self._totals = dict(totals)
         self._held: dict[Key, dict[GroupName, tuple[Page, ...]]] = {}
@@ -155,14 +160,26 @@ class Ledger:
         back: Counter[GroupName] = Counter()
         pins: Counter[CachedPage] = Counter()
         for key in ended:
-            chain = self._chains.get(key, [])
-            pins.update(chain)
-            back.update(
-                {g: len(pages) - len(chain) for g, pages in self._held.get(key, {}).items()}
-            )
+            pins.update(self._chains.get(key, []))
+            back.update({g: len(own) for g, own in self._own(key).items()})
         stay = set(reuse)
         spare += sum(entry.pins == n and entry not in stay for entry, n in pins.items())
-        return all(self.pools[g].free + back[g] + spare >= n for g, n in want.items())
+        return all(
+            self.pools[g].free + back[g] + spare * (g in self.cached) >= n for g, n in want.items()
+        )
+
+    def beyond(
+        self, want: Mapping[GroupName, int], reuse: Sequence[CachedPage]
+    ) -> dict[GroupName, int]:
+        """Return how many of the wanted pages must be a key's own: those that are not reused."""
+        return {g: n - len(reuse) * (g in self.cached) for g, n in want.items()}
+
+    def _own(self, key: Key) -> dict[GroupName, tuple[Page, ...]]:
+        """Return those pages of a key's lists that belong to it alone."""
+        shared = self.shared(key)
+        return {
+            g: pages[shared * (g in self.cached) :] for g, pages in self._held.get(key, {}).items()
+        }
 
     def could_ever_fit(self, want: Mapping[GroupName, int]) -> bool:
         """Whether empty pools would hold these pages."""
@@ -195,9 +212,8 @@ class Ledger:
         self._make_room(want)
         taken = {g: self.pools[g].take(key, n) for g, n in want.items()}
         if reuse:
-            taken = {
-                g: tuple(entry.pages[g] for entry in reuse) + taken.get(g, ()) for g in self.pools
-            }
+            for g in self.cached:
+                taken[g] = tuple(entry.pages[g] for entry in reuse) + taken.get(g, ())
         held = self._held.setdefault(key, dict.fromkeys(self.pools, ()))
         self._begins.setdefault(key, dict.fromkeys(self.pools, 0) | dict(begins or {}))
         for g, pages in taken.items():
@@ -219,20 +235,21 @@ class Ledger:
     # ---- the prefix cache -----------------------------------------------------------------------
 
     def shared(self, key: Key) -> int:
-        """Return how many pages at the front of each of the key's lists belong to the cache."""
+        """Return how many pages belong to the cache, at the front of each of the key's lists whose
+        pages are cached."""
         return len(self._chains.get(key, ()))
 
     def enter(
         self, key: Key, page_hash: PageHash, sums: Sums, text: PageText | None = None
     ) -> bool:
-        """Move the first of the key's own pages, one of every group, to the cache; the key keeps a
-        pin. Returns False, and leaves the pages to the key, if the cache has another page with that
+        """Move the first of the key's own pages, one of every group that is cached, to the cache;
+        the key keeps a pin. Returns False, and leaves the pages to the key, if the cache has another page with that
         hash or has dropped the pages before it.
 
         text: what the change of the cache says of the page
         """
         chain = self._chains.setdefault(key, [])
-        pages = {g: held[len(chain)] for g, held in self._held[key].items()}
+        pages = {g: self._held[key][g][len(chain)] for g in self.cached}
         entry = self.cache.add(page_hash, chain[-1] if chain else None, pages, sums, text)
         if entry is None:
             return False
@@ -330,18 +347,18 @@ class Ledger:
 
     def give_back(self, key: Key) -> None:
         """Free the key's own pages and remove its pins. The key need not hold anything."""
+        for g, pages in self._own(key).items():
+            self.pools[g].give_back(key, pages)
         self._state.pop(key, None)
         self._begins.pop(key, None)
-        chain = self._chains.pop(key, [])
-        for g, pages in self._held.pop(key, {}).items():
-            self.pools[g].give_back(key, pages[len(chain) :])
-        self._release(self.cache.unpin(chain))
+        self._held.pop(key, None)
+        self._release(self.cache.unpin(self._chains.pop(key, [])))
 
     def free(self) -> dict[GroupName, int]:
         """Return the pages per group that a key can have now: free ones, and those that the cache
         would evict."""
         idle = self.cache.idle
-        return {g: p.free + idle for g, p in self.pools.items()}
+        return {g: p.free + idle * (g in self.cached) for g, p in self.pools.items()}
 
     def totals(self) -> dict[GroupName, int]:
         """Return the number of all pages per group."""
@@ -354,11 +371,10 @@ class Ledger:
         `beside`. Each page is counted once."""
         entries, own = set(beside), dict.fromkeys(self.pools, 0)
         for key in keys:
-            chain = self._chains.get(key, [])
-            entries.update(chain)
-            for g, pages in self._held.get(key, {}).items():
-                own[g] += len(pages) - len(chain)
-        return {g: n + len(entries) for g, n in own.items()}
+            entries.update(self._chains.get(key, []))
+            for g, pages in self._own(key).items():
+                own[g] += len(pages)
+        return {g: n + len(entries) * (g in self.cached) for g, n in own.items()}
 
     @property
     def pins(self) -> int:
@@ -370,14 +386,14 @@ class Ledger:
         `cached` counts cached pages without pins, `shared` those with pins; pages in the other
         states belong to rooms."""
         idle, shared = self.cache.idle, len(self.cache) - self.cache.idle
-        books = {"cached": idle, "shared": shared}
-        found = {
-            g: {s.value: 0 for s in PageState} | books | {"free": p.free, "total": p.total}
-            for g, p in self.pools.items()
-        }
-        for key, held in self._held.items():
-            for g, pages in held.items():
-                found[g][self._state[key].value] += len(pages) - self.shared(key)
+        found = {}
+        for g, p in self.pools.items():
+            cached = g in self.cached
+            books = {"cached": idle * cached, "shared": shared * cached}
+            found[g] = {s.value: 0 for s in PageState} | books | {"free": p.free, "total": p.total}
+        for key in self._held:
+            for g, pages in self._own(key).items():
+                found[g][self._state[key].value] += len(pages)
         return found
 
     @property
@@ -392,12 +408,12 @@ class Ledger:
             Bug: they do not
         """
         for g, pool in self.pools.items():
-            listed = {p: k for k, held in self._held.items() for p in held[g][self.shared(k) :]}
+            listed = {p: k for k in self._held for p in self._own(k)[g]}
             if listed != dict(pool.owners()):
                 raise Bug(
                     f"ledger of group {g}: lists {listed} and owners {dict(pool.owners())} disagree"
                 )
-            cached = [entry.pages[g] for entry in self.cache.all()]
+            cached = [entry.pages[g] for entry in self.cache.all() if g in self.cached]
             if (
                 len(cached) != len(pool.cached())
                 or set(cached) != pool.cached()
@@ -412,7 +428,8 @@ class Ledger:
                     f"ledger of group {g}: {pool.free} free by owners, {pool._free.count(1)} by map"
                 )
         for key, chain in self._chains.items():
-            for g, pages in self._held.get(key, {}).items():
+            for g in self.cached if key in self._held else ():
+                pages = self._held[key][g]
                 if list(pages[: len(chain)]) != [entry.pages[g] for entry in chain]:
                     raise Bug(
                         f"ledger of group {g}: the list of {key} does not begin with "

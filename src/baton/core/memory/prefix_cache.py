@@ -3,7 +3,7 @@ which are evicted first.
 
     tokens ──page_hashes──▶ a chain of hashes ──find──▶ the longest chain of entries that is here
 
-    entry 0 ◀── entry 1 ◀── entry 2 ◀── entry 3           an entry is one complete page of every group; each was
+    entry 0 ◀── entry 1 ◀── entry 2 ◀── entry 3           an entry is one complete page of every group that lasts; each was
     pins 2      pins 2      pins 1      pins 0            computed above the very pages of those before it
 
 A page's hash covers all tokens up to its end, the model, its weights and the request's salt: equal
@@ -65,7 +65,7 @@ def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> 
 
 
 class CachedPage:
-    """One complete page of every group, its sums, and its pins. Compared by identity."""
+    """One complete page of every group that lasts, its sums, and its pins. Compared by identity."""
 
     __slots__ = ("children", "digest", "number", "pages", "parent", "pins", "sums")
 

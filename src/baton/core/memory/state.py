@@ -102,11 +102,17 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     specs: tuple[StateSpec, ...]
 
     @property
+    def lasting(self) -> frozenset[GroupName]:
+        """The groups whose pages hold the state of their positions for as long as the sequence
+        grows, so that they can serve another sequence with the same beginning. Pages that a window
+        has passed are gone, and a slot holds the state at one length only."""
+        return frozenset(group.name for group in self.groups if isinstance(group.extent, Full))
+
+    @property
     def cacheable(self) -> bool:
-        """Whether a page of a sequence can serve another sequence with the same beginning. That
-        needs all state to be pages of the whole sequence: pages that a window has passed are gone,
-        and a slot holds the state at one length only."""
-        return all(isinstance(group.extent, Full) for group in self.groups)
+        """Whether a sequence can be computed from the end of another one's pages: all state
+        lasts."""
+        return len(self.lasting) == len(self.groups)
 
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
         """Return the group's specs, in the order in which they lie in a block."""

@@ -5,7 +5,6 @@ from baton.core.ids import GroupName
 from baton.core.marks import Mark
 from baton.core.messages import Withdrawn
 from baton.core.scheduler.admission import Judgement, Reuse, Want
-from baton.core.scheduler.block_manager import beyond
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
@@ -34,7 +33,7 @@ class AheadOfDecode(Stage[PrefillRoom]):
             return Judgement.ADMIT
         held = self.worker.rooms.in_state(*HOLDING)
         ahead = [r.key for r in held if not r.admitted and r.ticket.decode == room.ticket.decode]
-        pages, own = ledger.count(ahead, beside=reuse), beyond(want, reuse)
+        pages, own = ledger.count(ahead, beside=reuse), ledger.beyond(want, reuse)
         if ahead and any(pages[g] + own[g] > n for g, n in self.ahead_pages().items()):
             self.worker.marks[Mark.TOO_FAR_AHEAD] += 1
             return Judgement.SKIP
@@ -48,7 +47,10 @@ class AheadOfDecode(Stage[PrefillRoom]):
         not notice that its pages hold something else by then.
         """
         worker, ledger = self.worker, self.worker.ledger
-        own, coming = beyond(want, reuse), [r.key for r in worker.rooms.in_state(RoomState.ENDING)]
+        own, coming = (
+            ledger.beyond(want, reuse),
+            [r.key for r in worker.rooms.in_state(RoomState.ENDING)],
+        )
         held = worker.rooms.in_state(*HOLDING)
         younger = [
             r

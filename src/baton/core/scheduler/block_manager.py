@@ -47,10 +47,12 @@ class BlockManager:
         reuse: cached pages that its tables begin with, which are part of `want`
         """
         begins = {g: n for g, n in self._span.gone(position).items() if n}
-        taken = self._ledger.take(room.key, beyond(want, reuse), state, begins=begins, reuse=reuse)
+        own = self._ledger.beyond(want, reuse)
+        taken = self._ledger.take(room.key, own, state, begins=begins, reuse=reuse)
         if taken is None:
             return False
-        self._changes.append(Hold(room.key, taken, begins, len(reuse)))
+        shared = dict.fromkeys(sorted(self._ledger.cached), len(reuse)) if reuse else {}
+        self._changes.append(Hold(room.key, taken, begins, shared))
         return True
 
     def slide(self, room: OpenRoom, position: int, *, tokens: int) -> None:
@@ -89,8 +91,3 @@ class BlockManager:
             self._ledger.held(room.key),
         )
         return {g: past[g] - begins[g] - len(held[g]) for g in past}
-
-
-def beyond(want: Mapping[GroupName, int], reuse: Sequence[CachedPage]) -> dict[GroupName, int]:
-    """Return how many of the wanted pages must be a room's own: those that are not reused."""
-    return {g: n - len(reuse) for g, n in want.items()}

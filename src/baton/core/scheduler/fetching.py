@@ -177,7 +177,7 @@ class Fetching(Stage[DecodeRoom]):
         """Return the first block of each group that was not cached when the room was admitted;
         empty if none was cached."""
         blocks = BlockIndex(room.hit // self.worker.state_table.block_tokens)
-        return {group.name: blocks for group in self.worker.state_table.groups} if blocks else {}
+        return dict.fromkeys(self.worker.ledger.cached, blocks) if blocks else {}
 
     def _misfit(self, room: DecodeRoom, offer: Offer) -> str:
         """Return what is wrong with an offer for this room; empty if nothing is."""
@@ -254,7 +254,7 @@ class Fetching(Stage[DecodeRoom]):
         units = {
             (Rank(r), g): p.unit_count(g)
             for r, p in enumerate(self.worker.placements)
-            for g in self.worker.ledger.pools
+            for g in self.worker.ledger.cached
         }
         known = sums_of(cached) if all(entry.sums for entry in cached) else {}
         return room.brought.sums(known, first, BlockIndex(room.length // b), units)

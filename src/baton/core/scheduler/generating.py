@@ -145,7 +145,10 @@ def decode_row(
 def completed(
     table: StateTable, room: GeneratingRoom
 ) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """Return the block of every group that the room's next step completes; empty if none."""
-    if (room.position + 1) % table.block_tokens:
+    """Return the block of every group that lasts which the room's next step completes; empty if
+    none."""
+    end = room.position + 1
+    if end % table.block_tokens:
         return {}
-    return final_blocks(table, start=room.position, end=room.position + 1, length=room.position + 2)
+    found = final_blocks(table, start=room.position, end=end, length=end + 1)
+    return {group: blocks for group, blocks in found.items() if group in table.lasting}

@@ -48,7 +48,8 @@ def adopt(worker: Worker[R], room: R, event: GuestAllocated, state: PageState) -
     this turn."""
     ledger_of(worker).adopt(room.key, event.pages, state)
     shared = event.hit // worker.state_table.block_tokens if event.first else 0
-    worker.draft.hold.append(Hold(room.key, dict(event.pages), {}, shared))
+    hold = Hold(room.key, dict(event.pages), {}, dict.fromkeys(event.pages, shared))
+    worker.draft.hold.append(hold)
 
 
 def ledger_of(worker: Worker[R]) -> ForeignLedger:

@@ -42,7 +42,8 @@ class Lending(Stage[DecodeRoom]):
     def __init__(self, worker: Worker[DecodeRoom], partners: Partners, early: EarlyOffers) -> None:
         super().__init__(worker)
         self._partners, self._early = partners, early
-        self._on = worker.reuse.on and worker.settings.fetch_back is not FetchBack.NEVER
+        lends = worker.reuse.on and worker.reuse.resumes  # else prefill could not use it
+        self._on = lends and worker.settings.fetch_back is not FetchBack.NEVER
 
     def handlers(self) -> Handlers:
         return {Borrow: self._on_borrow, Returned: self._on_returned, Doubt: self._on_doubt}

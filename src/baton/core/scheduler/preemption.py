@@ -37,7 +37,6 @@ from baton.core.memory.pages import PageState
 from baton.core.memory.state import Unit
 from baton.core.messages import Recompute
 from baton.core.scheduler.admission import Judgement, Reuse, Want
-from baton.core.scheduler.block_manager import beyond
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.stage import Stage
@@ -291,7 +290,7 @@ class Preemption(Stage[G]):
         less = [
             r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)
         ]
-        own, chosen = beyond(want, reuse), list[G]()
+        own, chosen = self.worker.ledger.beyond(want, reuse), list[G]()
         while not self.worker.ledger.fits(
             self._beside(own, len(running) - len(chosen)),
             reuse=reuse,
@@ -313,7 +312,9 @@ class Preemption(Stage[G]):
     def _fits_beside(self, want: Want, reuse: Reuse = ()) -> bool:
         """Whether these pages are free, with one more for every running room in every group of
         pages. Without those, a room that has just been admitted would soon send another away."""
-        own = self._beside(beyond(want, reuse), self.worker.rooms.count(RoomState.RUNNING))
+        own = self._beside(
+            self.worker.ledger.beyond(want, reuse), self.worker.rooms.count(RoomState.RUNNING)
+        )
         return self.worker.ledger.fits(own, reuse=reuse)
 
     def _beside(self, want: Want, running: int) -> dict[GroupName, int]:

@@ -5,9 +5,11 @@ leaves to others.
 
 A hit ends at the last page border before the last token, so at least one token is always computed,
 in a page of the room's own. A room whose prompt's logprobs are wanted reuses nothing, because a
-position that is not computed has no logits; its own pages enter like any others. The cache works
-only for models whose state is entirely pages of the whole sequence (`StateTable.cacheable`); for
-others it is off.
+position that is not computed has no logits; its own pages enter like any others.
+
+Pages that last are cached (`StateTable.lasting`). A model that has other state too (windows, slots)
+cannot compute on from them, as that state is gone; only a room whose state is fetched can use them,
+which gets the rest from prefill. So the cache of such a model is off where prompts are computed.
 """
 
 from collections.abc import Sequence
@@ -35,7 +37,9 @@ class Reuse:
         tells_tokens: bool,
     ) -> None:
         """tells_tokens: whether the changes of the cache say which tokens have entered it"""
-        self.on, self._tells_tokens = on and manifest.table.cacheable, tells_tokens
+        # whether a prompt may be computed from the end of what is cached
+        self.resumes = manifest.table.cacheable
+        self.on, self._tells_tokens = on and self.resumes, tells_tokens
         self._scrubber = scrubber
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
@@ -44,7 +48,7 @@ class Reuse:
         self._block_tokens = manifest.table.block_tokens
         placements = [manifest.placement(r) for r in range(len(manifest.ranks))]
         self.block_bytes = sum(
-            p.block_bytes(g.name) for p in placements for g in manifest.table.groups
+            p.block_bytes(name) for p in placements for name in manifest.table.lasting
         )
 
     def find(self, room: OpenRoom, *, leaving: int | None = None) -> tuple[CachedPage, ...]:
@@ -64,7 +68,10 @@ class Reuse:
         return fresh
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
-        """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
+        """Return the hashes of the pages that `find` looks for; empty where nothing is cached, or
+        the room could not use it."""
+        if leaving is None and room.computes and not self.resumes:
+            return []
         leaving = int(room.computes) if leaving is None else leaving
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 
@@ -93,7 +100,11 @@ class Reuse:
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
-            page_sums = {where: rows[blocks].copy() for where, rows in (sums or {}).items()}
+            page_sums = {
+                where: rows[blocks].copy()
+                for where, rows in (sums or {}).items()
+                if where[1] in self._ledger.cached
+            }
             digest = self._hashes(room, at + 1)[at]
             text = self._text(room, at) if self._tells_tokens else None
             room.enters = self._ledger.enter(room.key, digest, page_sums, text)

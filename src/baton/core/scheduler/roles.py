@@ -73,8 +73,11 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
 def decode(worker: Worker[DecodeRoom]) -> Stages:
     """Fetch the state of prompts, or compute it, and generate tokens."""
     # state that was fetched unverified must not spread
-    worker.reuse.on = worker.reuse.on and worker.manifest.seal
-    partners, early = Partners(worker.manifest), EarlyOffers()
+    manifest = worker.manifest
+    worker.reuse.on = (
+        worker.settings.prefix_cache and manifest.seal and bool(manifest.table.lasting)
+    )
+    partners, early = Partners(manifest), EarlyOffers()
     lending = Lending(worker, partners, early)
     pairing = Pairing(worker, partners, lends=lending.way)
     # state is lent, and verified at rest, only with its sums

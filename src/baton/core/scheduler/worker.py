@@ -64,7 +64,9 @@ class Worker(Generic[R]):
         self.manifest, self.settings, self.role = manifest, settings, role
         self.state_table = manifest.table
         self.span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
-        self.ledger = ForeignLedger(totals) if role.guest else Ledger(totals)
+        self.ledger = (
+            ForeignLedger(totals) if role.guest else Ledger(totals, manifest.table.lasting)
+        )
         self.blocks = BlockManager(self.ledger, self.span)
         self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
         self.now = Micros(0)  # of the event that is being handled

@@ -193,12 +193,17 @@ class ShadowBooks:
                 self._holders.get((group, page), set()).discard(key)
         self._passed.pop(key, None)
 
-    def _hold(self, key: Key, pages: Mapping[GroupName, Sequence[Page]], shared: int) -> None:
+    def _hold(
+        self,
+        key: Key,
+        pages: Mapping[GroupName, Sequence[Page]],
+        shared: Mapping[GroupName, int],
+    ) -> None:
         computed = self._in_steps() if pages else ()
         for group, numbers in pages.items():
             for n, page in enumerate(numbers):
                 where = (group, int(page))
-                if n < shared:
+                if n < shared.get(group, 0):
                     self._holders.setdefault(where, set()).add(key)
                     if self.engine is not None and key not in self.dropped:
                         self.engine.reuses(key, group, n, int(page))

@@ -50,7 +50,7 @@ class _Step(msgspec.Struct):
 
 
 class CacheBook:
-    """The book of one decode worker. On if all state is sealed pages of the whole sequence."""
+    """The book of one decode worker, of the groups whose pages last."""
 
     def __init__(
         self,
@@ -71,9 +71,11 @@ class CacheBook:
             tickets,
             violate,
         )
-        self.on = on and all(
-            g.unit is Unit.PAGE and isinstance(g.extent, Full) for g in table.groups
-        )
+        self.on = on
+        self._lasting = [
+            g.name for g in table.groups if g.unit is Unit.PAGE and isinstance(g.extent, Full)
+        ]
+        self._resumes = len(self._lasting) == len(table.groups)
         self._page_tokens, self._k = page_blocks * table.block_tokens, page_blocks
         self._kept: dict[Digest, Kept] = {}
         self._at: dict[Where, Digest] = {}
@@ -227,15 +229,16 @@ class CacheBook:
             room = self._rooms.get(hold.key)
             if room is None:
                 room = self._begin(hold)
-            elif hold.shared:
+            elif any(hold.shared.values()):
                 self._violate(
                     "cache_begins",
                     f"{self._name}: {_short(hold.key)} is given "
                     "cached pages in the midst of its own",
                 )
             for group, pages in hold.pages.items():
-                own = [int(p) for p in pages[hold.shared :]]
-                room.pages.setdefault(group, []).extend(own)
+                own = [int(p) for p in pages[hold.shared.get(group, 0) :]]
+                if group in self._lasting:
+                    room.pages.setdefault(group, []).extend(own)
                 for page in own:
                     self._collective.world.loans.given(
                         self._collective.boot, (group, page), hold.key
@@ -247,13 +250,17 @@ class CacheBook:
         tokens = [*ticket.prompt, *ticket.said]
         found = self._find(ticket.cache_salt, tokens)
         if ticket.prefill == ticket.decode:  # it computes a token at least, or all of its prompt
-            most = 0 if ticket.scores_prompt else (len(tokens) - 1) // self._page_tokens
+            none = ticket.scores_prompt or not self._resumes
+            most = 0 if none else (len(tokens) - 1) // self._page_tokens
             found = found[:most]
-        claimed = {g: [int(p) for p in pages[: hold.shared]] for g, pages in hold.pages.items()}
+        claimed = {
+            g: [int(p) for p in pages[: hold.shared.get(g, 0)]] for g, pages in hold.pages.items()
+        }
         used = max((len(pages) for pages in claimed.values()), default=0)
         if used < len(found) and self.at_rest.overdue(found[used]):
             found = found[:used]  # pages behind it are not used until it is verified
-        due = {g: [kept.pages[g] for kept in found] for g in claimed}
+        lasting = self._lasting
+        due = {g: [kept.pages[g] for kept in found] if g in lasting else [] for g in claimed}
         if claimed != due:
             self._violate(
                 "cache_begins",
@@ -265,7 +272,7 @@ class CacheBook:
         self._collective.inherited[hold.key] = [stamp for kept in found for stamp in kept.stamps]
         if any(kept.tainted for kept in found):
             self._collective.world.tainted.add(hold.key)
-        pages = {g: list(numbers) for g, numbers in due.items()}
+        pages = {g: list(numbers) for g, numbers in due.items() if g in lasting}
         room = self._rooms[hold.key] = Held(
             tokens, len(tokens), pages, len(found), len(found), list(found), fetched={}
         )
@@ -355,7 +362,7 @@ class CacheBook:
         """Whether a room that holds its pages has to fetch any of the offered blocks."""
         room = self._rooms.get(key)
         first = room.reused * self._k if room is not None else 0
-        return any(run.end > first for run in runs.values())
+        return any(run.end > first * (g in self._lasting) for g, run in runs.items())
 
     def _fetch(self, fetch: Fetch) -> None:
         room = self._rooms.get(fetch.key)
@@ -364,11 +371,13 @@ class CacheBook:
         # a second read of some blocks: the sums of the whole order are not known then
         if fetch.follows is not None:
             room.enters &= all(
-                run.start >= room.length // self._table.block_tokens for run in fetch.runs.values()
+                run.start >= room.length // self._table.block_tokens
+                for group, run in fetch.runs.items()
+                if group in self._lasting
             )
             return
         for group, run in fetch.runs.items():
-            if run.start < room.reused * self._k:
+            if group in self._lasting and run.start < room.reused * self._k:
                 self._violate(
                     "fetches_lacking",
                     f"{self._name} fetches block {run.start} of "
@@ -384,7 +393,8 @@ class CacheBook:
         for room, key in [(self._judged.pop(key), key) for key in keys if key in self._judged]:
             for group in self._table.groups:
                 due = extent_blocks(group.extent, room.length, self._table.block_tokens)
-                lacking = set(range(max(due.start, room.reused * self._k), due.end))
+                reused = room.reused * self._k * (group.name in self._lasting)
+                lacking = set(range(max(due.start, reused), due.end))
                 fetched = room.fetched.get(group.name, set())
                 if fetched != lacking:
                     wrong = sorted(fetched ^ lacking)

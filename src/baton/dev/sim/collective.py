@@ -210,6 +210,15 @@ class Collective:
         )
         return cached + theirs[len(cached) :]
 
+    def of_group(self, key: Key, group: GroupName, stamps: list[int]) -> list[int]:
+        """Return the stamps of a room in a group, given those in groups that last. State that does
+        not last was handed over though what lasts was cached."""
+        cached = len(self.inherited.get(key, ()))
+        if not cached or group in self._whole:
+            return stamps
+        theirs = self.world.stamps.get((self.world.tickets[key].prefill, key), [])
+        return theirs[:cached] + stamps[cached:]
+
     def known(self, key: Key) -> list[int]:
         """Return the stamps of all positions that decode has of a room."""
         return self.stamps.get(key) or self.begun(key)
@@ -257,8 +266,7 @@ class Collective:
 
     @cached_property
     def _whole(self) -> tuple[GroupName, ...]:
-        """The groups of pages of the whole sequence. There is at least one, and where pages are
-        cached there are no other groups."""
+        """The groups of pages of the whole sequence. There is at least one."""
         return tuple(
             g.name
             for g in self.placement.table.groups

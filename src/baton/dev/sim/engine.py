@@ -358,10 +358,11 @@ class SimEngine:
             return f"prefill has computed {len(stamps)} of {len(known)} positions"
         for group in self._groups:
             due = extent_blocks(group.extent, len(known), table.block_tokens)
+            theirs = self.collective.of_group(key, group.name, stamps)
             if group.unit is Unit.SLOT:
-                right = self._context(key, group.name).blocks([_slot_stamp(stamps, len(known))])
+                right = self._context(key, group.name).blocks([_slot_stamp(theirs, len(known))])
             else:
-                right = self._context(key, group.name).blocks(stamps)[due.start : due.end]
+                right = self._context(key, group.name).blocks(theirs)[due.start : due.end]
             begin = passed.get(group.name, 0) * self.placement.blocks_per_page(group.name)
             slots = self._slots(group.name, pages.get(group.name, ()), begin)[due.start : due.end]
             if len(slots) != len(right) or NOWHERE in slots:
@@ -453,7 +454,7 @@ class SimEngine:
 
     def _compute(self, row: Row, group: Group, end: int) -> None:
         """Read the context as the model would, then write the new positions."""
-        stamps = self.collective.stamps[row.key]
+        stamps = self.collective.of_group(row.key, group.name, self.collective.stamps[row.key])
         slots = self._slots(
             group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0)
         )

@@ -252,7 +252,7 @@ def draw_service(tape: Tape) -> WorldDraw:
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
         shaped=tape.chance(0.4, "shaped"),
     )
-    verify_ms = VERIFY_MS[tape.below(len(VERIFY_MS), "verified within")] if table.cacheable else 0
+    verify_ms = VERIFY_MS[tape.below(len(VERIFY_MS), "verified within")]
     found = msgspec.structs.replace(found, verify_ms=verify_ms)
     where = UNIFIED[tape.below(len(UNIFIED), "unified")]
     if where is None:

@@ -78,12 +78,13 @@ class Sharing:
         for group, pages in hold.pages.items():
             for n, page in enumerate(pages):
                 where = (boot, group, int(page))
-                if n < hold.shared and where in self._damaged:
+                shared = hold.shared.get(group, 0)
+                if n < shared and where in self._damaged:
                     self._violate(
                         "damage_leaves",
                         f"page {where[1:]} was damaged, and is shared with {_short(hold.key)}",
                     )
-                if n >= hold.shared:
+                if n >= shared:
                     self._damaged.discard(where)
                     self._beneath[where] = frozenset(
                         [where, *(other for other in held if other[1] == group)]

@@ -175,7 +175,7 @@ class CommitAfterArrival(Check):
             self._rooms[hold.key].arrived |= {
                 (group, b)
                 for group in hold.pages
-                for b in range(min(hold.shared * k[group], MOST_BLOCKS))
+                for b in range(min(hold.shared.get(group, 0) * k[group], MOST_BLOCKS))
             }
 
     def _follows(self, fetch: Fetch) -> Iterator[str]:

@@ -174,7 +174,7 @@ class PageBooks(Check):
                 what = f"plan {seq} gives {brief(hold.key)} page {page} of group {group}"
                 if not 0 <= page < self._totals.get(group, 0):
                     yield f"{what}, which does not exist"
-                elif n < hold.shared:
+                elif n < hold.shared.get(group, 0):
                     yield from self._share(what, place, hold.key, n)
                 else:
                     yield from self._own(what, place)

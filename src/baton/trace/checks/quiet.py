@@ -97,7 +97,11 @@ class QuietIsTrue(Check):
         for hold in plan.hold:
             self._pass(hold)
             added = {(g, int(p)) for g, pages in hold.pages.items() for p in pages}
-            fresh = {(g, int(p)) for g, pages in hold.pages.items() for p in pages[hold.shared :]}
+            fresh = {
+                (g, int(p))
+                for g, pages in hold.pages.items()
+                for p in pages[hold.shared.get(g, 0) :]
+            }
             for key, places in self._held.items():
                 if places & fresh:
                     yield (

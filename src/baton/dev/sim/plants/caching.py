@@ -60,6 +60,12 @@ class SubtractsOneMore(Fetching):
         return {group: BlockIndex(blocks + 1) for group, blocks in super()._cached(room).items()}
 
 
+class TakesWindowsForCached(Fetching):
+    def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
+        blocks = super()._cached(room)
+        return {group.name: n for group in self.worker.state_table.groups for n in blocks.values()}
+
+
 class FetchesAll(Fetching):
     def _cached(self, room: DecodeRoom) -> dict[GroupName, BlockIndex]:
         return {}
@@ -131,6 +137,13 @@ PLANTS = (
         ("fetches_lacking", "landing", "own_pages"),
         None,
         lambda: Parts(replaced=(Replaced(roles_module, "Fetching", FetchesAll),)),
+    ),
+    Plant(
+        "windows_taken_for_cached",
+        "where pages that last are cached, state that does not last is not fetched either",
+        ("commit_after_arrival", "read_at_once", "fetches_lacking"),
+        None,
+        lambda: Parts(replaced=(Replaced(roles_module, "Fetching", TakesWindowsForCached),)),
     ),
     Plant(
         "follower_waits_for_ever",
