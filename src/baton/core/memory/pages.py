@@ -243,8 +243,8 @@ class Ledger:
         self, key: Key, page_hash: PageHash, sums: Sums, text: PageText | None = None
     ) -> bool:
         """Move the first of the key's own pages, one of every group that is cached, to the cache;
-        the key keeps a pin. Returns False, and leaves the pages to the key, if the cache has another page with that
-        hash or has dropped the pages before it.
+        the key keeps a pin. Returns False, and leaves the pages to the key, if the cache has
+        another page with that hash or has dropped the pages before it.
 
         text: what the change of the cache says of the page
         """
