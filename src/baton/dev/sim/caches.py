@@ -2,8 +2,9 @@
 without the code under test.
 
     Received of a room    its prompt is committed: complete pages of it are cached
-    its chunk has ended   on every rank, where it computes its prompt: pages that it completes are cached
-    Tokens of a room      all but the last are computed: pages that they complete are cached
+    its step has ended    on every rank, a chunk of its prompt or a generated token: pages that it completes are cached;
+                          of one step first those of generated tokens
+    Tokens of a room      all but the last are computed
     Hold                  a page that is given as the room's own is cached no more
 
 A page enters behind those of its room that have entered, and only if no other page holds the same
@@ -45,7 +46,7 @@ class Held(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    chunks: dict[Key, int]  # by room: positions computed when it has ended
+    rows: dict[Key, RowOrder]  # in the order in which their pages enter
     waits: int  # for so many ranks
 
 
@@ -81,7 +82,7 @@ class CacheBook:
         self._at: dict[Where, Digest] = {}
         self._rooms: dict[Key, Held] = {}
         self._judged: dict[Key, Held] = {}  # rooms whose commit was ordered
-        # steps with chunks of prompts: what each computes, and on how many ranks it has not ended
+        # steps under way: what each computes, and on how many ranks it has not ended
         self._steps: dict[Seq, _Step] = {}
         self.hits = 0  # pages with which rooms have begun
         self.at_rest = AtRest(name, verify_ms * 1000, collective, violate)
@@ -149,20 +150,20 @@ class CacheBook:
                 step.waits -= 1
                 for row in result.rows:
                     if row.failed is not None:
-                        step.chunks.pop(row.key, None)
+                        step.rows.pop(row.key, None)
 
-    def _computes(self, row: RowOrder) -> bool:
-        """Whether a row is a chunk of a prompt."""
+    def _is_chunk(self, row: RowOrder) -> bool:
+        """Whether a row is a chunk of a prompt, and not a generated token."""
         ticket = self._tickets[row.key]
-        length = len(ticket.prompt) + len(ticket.said)
-        return ticket.prefill == ticket.decode and row.start < length
+        return row.start < len(ticket.prompt) + len(ticket.said)
 
     def _computed(self) -> None:
         """Enter what has been computed on every rank."""
         for seq in [seq for seq, step in self._steps.items() if not step.waits]:
-            for key, computed in self._steps.pop(seq).chunks.items():
-                if key in self._rooms:
-                    self._enter(key, computed)
+            for key, row in self._steps.pop(seq).rows.items():
+                if (room := self._rooms.get(key)) is not None:
+                    room.tokens[row.start : row.start + len(row.tokens)] = row.tokens
+                    self._enter(key, row.valid)
 
     def cached(self) -> Iterable[Where]:
         """Return the pages that are cached."""
@@ -207,9 +208,9 @@ class CacheBook:
         )
         for key in plan.commit:
             self._judged[key] = self._rooms[key]
-        chunks = {row.key: row.valid for row in plan.batch if self._computes(row)}
-        if chunks:
-            self._steps[plan.seq] = _Step(chunks, self._collective.ranks)
+        if plan.batch:
+            rows = sorted(plan.batch, key=self._is_chunk)
+            self._steps[plan.seq] = _Step({row.key: row for row in rows}, self._collective.ranks)
         if plan.clear:
             self._kept.clear()
             self._at.clear()
