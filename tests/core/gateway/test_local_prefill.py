@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from tests.core.build import manifest
 from tests.core.gateway.test_routing import COST, PROMPT, WHOLE, A, Routing, X, Y, other
 
-from baton.core.ids import Boot
+from baton.core.ids import Boot, GroupName
+from baton.core.memory.state import Group, Unit, Window
 from baton.core.messages import Register, Unpaired
 from baton.core.prefill_cost import Backlog
 
@@ -89,6 +90,18 @@ def test_an_engine_that_a_worker_is_a_guest_of_computes_no_prompt_by_itself() ->
     guest = Register("guest", "tcp://g", replace(manifest("decode", Y), guest=True), url="http://e")
     routing.tells(Y, guest)
     assert routing.front.usable_pairs() == [(X, X), (A, X)]
+
+
+def test_a_decode_worker_of_a_model_with_a_window_computes_no_prompt() -> None:
+    """Its pool would not hold the pages that a chunk needs, and the request would be refused."""
+    routing = Routing((), (), local_prefill=True)
+    made = manifest("decode", Y)
+    groups = (*made.table.groups, Group(GroupName("window"), Unit.PAGE, Window(20)))
+    windowed = replace(made, table=replace(made.table, groups=groups))
+    routing.tells(Y, Register("decode", "tcp://y", windowed))
+    assert routing.front.usable_pairs() == []
+    routing.tells(X, Register("decode", "tcp://x", manifest("decode", X)))
+    assert routing.front.usable_pairs() == [(X, X)]
 
 
 def test_a_worker_that_drains_computes_no_prompt() -> None:

@@ -7,7 +7,7 @@ pages of prompts that they were given and will have computed before a new prompt
 A worker that does not answer is asked again after `ASK_AGAIN_US`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -118,17 +118,10 @@ class KnownCaches:
         """Return the pages that a worker has."""
         return self._cached.pages_of(self._workers[boot].slot)
 
-    def places(
-        self, boots: Sequence[Boot], counts: Callable[[Boot], bool] = lambda boot: True
-    ) -> Places:
-        """Return what `positions` needs to know of these workers, until one of them goes.
-
-        counts: whether what a worker has cached counts
-        """
+    def places(self, boots: Sequence[Boot]) -> Places:
+        """Return what `positions` needs to know of these workers, until one of them goes."""
         found: Places = {}
         for i, boot in enumerate(boots):
-            if not counts(boot):
-                continue
             known = self._workers[boot]
             found.setdefault(known.kind, {})[known.slot] = i
         return found

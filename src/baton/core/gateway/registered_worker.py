@@ -30,8 +30,6 @@ class RegisteredWorker:
     def __init__(self, register: Register) -> None:
         manifest = register.manifest
         self.register, self.role = register, manifest.role
-        # whether it could compute a prompt from the end of what it has cached
-        self.resumes = manifest.table.cacheable
         self.open: dict[Key, PendingAnswer] = {}
         self.credits: Credits | None = None
         self._span = Span(manifest.table, manifest.page_blocks * manifest.table.block_tokens)
@@ -146,13 +144,15 @@ class RegisteredWorker:
         )
 
     def serves_alone(self, *, local_prefill: bool) -> bool:
-        """Return whether the worker may compute prompts and generate the answers. An engine that
-        this worker is a guest of is not asked to.
+        """Return whether the worker may compute prompts and generate the answers. Not asked to are
+        engines that a worker is a guest of, and decode workers of models with windows or slots:
+        their pools are made for what a window sees, and not for the chunks of a prompt.
 
         local_prefill: whether decode workers may
         """
         if self.role == DECODE:
-            return local_prefill and not self.register.manifest.guest
+            manifest = self.register.manifest
+            return local_prefill and manifest.table.cacheable and not manifest.guest
         return self.role == UNIFIED
 
     @property

@@ -172,17 +172,11 @@ class Router:
                     found.setdefault(pair[0], []).append(pair[1])
             partners = {source: self._list(some) for source, some in found.items()}
             targets = {b: self._all[b] for some in found.values() for b in some}
-            self._known = Usable(self._sources(list(found)), partners, list(targets.values()))
+            self._known = Usable(self._list(list(found)), partners, list(targets.values()))
         return self._known
 
     def _list(self, boots: list[Boot]) -> WorkerList:
         return WorkerList(boots, [self._all[b] for b in boots], self.caches.places(boots))
-
-    def _sources(self, boots: list[Boot]) -> WorkerList:
-        """Return workers that could compute prompts. What they have cached counts if they could
-        compute on from it."""
-        places = self.caches.places(boots, lambda b: self._all[b].resumes)
-        return WorkerList(boots, [self._all[b] for b in boots], places)
 
     def registered(self) -> list[Register]:
         """Return all workers as they have registered."""
@@ -238,7 +232,7 @@ class Router:
         self._turn += 1
         for boot in sorted(set(pair)):
             self._all[boot].gives(ticket, tokens + (boot == ticket.decode), answer, self._turn)
-        cached = self._cached(self._sources([ticket.prefill]), prompt)[0]
+        cached = self._cached(self._list([ticket.prefill]), prompt)[0]
         self._all[ticket.prefill].computes(cached, tokens, now)
         if self._policy.uses_caches:
             self.caches.gives(ticket.prefill, ticket.key, prompt)

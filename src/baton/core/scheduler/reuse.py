@@ -68,10 +68,7 @@ class Reuse:
         return fresh
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
-        """Return the hashes of the pages that `find` looks for; empty where nothing is cached, or
-        the room could not use it."""
-        if leaving is None and room.computes and not self.resumes:
-            return []
+        """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
         leaving = int(room.computes) if leaving is None else leaving
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
 

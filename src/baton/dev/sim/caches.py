@@ -76,7 +76,6 @@ class CacheBook:
         self._lasting = [
             g.name for g in table.groups if g.unit is Unit.PAGE and isinstance(g.extent, Full)
         ]
-        self._resumes = len(self._lasting) == len(table.groups)
         self._page_tokens, self._k = page_blocks * table.block_tokens, page_blocks
         self._kept: dict[Digest, Kept] = {}
         self._at: dict[Where, Digest] = {}
@@ -251,8 +250,7 @@ class CacheBook:
         tokens = [*ticket.prompt, *ticket.said]
         found = self._find(ticket.cache_salt, tokens)
         if ticket.prefill == ticket.decode:  # it computes a token at least, or all of its prompt
-            none = ticket.scores_prompt or not self._resumes
-            most = 0 if none else (len(tokens) - 1) // self._page_tokens
+            most = 0 if ticket.scores_prompt else (len(tokens) - 1) // self._page_tokens
             found = found[:most]
         claimed = {
             g: [int(p) for p in pages[: hold.shared.get(g, 0)]] for g, pages in hold.pages.items()

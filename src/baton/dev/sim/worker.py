@@ -134,8 +134,7 @@ class WorkerRun:
         if group.unit is Unit.SLOT:
             return d.slots
         span = Span(self.table, d.page_blocks * self.table.block_tokens)
-        computes = d.role != "decode" or self.world.draw.local_prefill
-        step = d.step_tokens * d.pp if computes else 1
+        step = d.step_tokens * d.pp if d.role != "decode" else 1
         return -(
             -d.pages
             * span.reserve(LONGEST, step=step)[group.name]

@@ -494,7 +494,8 @@ class World:
             role: [w.boot for w in self.workers.values() if w.draw.role == role]
             for role in ("prefill", "decode", "unified")
         }
-        alone = boots["unified"] + (boots["decode"] if self.draw.local_prefill else [])
+        local = self.draw.local_prefill and self.draw.table.cacheable
+        alone = boots["unified"] + (boots["decode"] if local else [])
         return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {(b, b) for b in alone}
 
     def _paired(self) -> bool:
