@@ -67,6 +67,7 @@ PAIRED_US = OLD_US + MADE_US
 SERVED_US = 2_000_000
 # by then every request has ended, long before its own deadline would end it
 END_US = PAIRED_US + SERVED_US
+DRAINED_US = 1_000_000  # from the end of all requests until workers that drain have left
 PROBE_US = 1_000_000  # too short for a handoff that stalls and is tried again
 REST_US = 1_000_000
 # until a gateway knows of a change in a cache, with another try after news was lost
@@ -166,7 +167,8 @@ class World:
         self.workers: dict[str, WorkerRun] = {}
         self.gateways: dict[str, GatewayRun] = {}
         # when a hang or a request last ended a worker; some do so after healing
-        self._ended_at = 0
+        # when a worker last ended because of work or a request, and when one left
+        self._ended_at = self._left_at = 0
         self._names: dict[Boot, str] = {}
         self._boots = count(1)
         self._bits, self._questions = count(1), count(1)
@@ -363,6 +365,7 @@ class World:
         self.tell(f"{process.name}: ends, as its worker has drained")
         if process is not worker.processes[0]:
             return
+        self._left_at = self.heap.now
         if held := worker.open():
             self.violate("drained", f"{worker.draw.name} has left, and {held}")
         for other in worker.processes[1:]:
@@ -476,9 +479,12 @@ class World:
     def _until_paired(self, healed: int) -> None:
         """Wait until every decode worker can take from every prefill worker again, and every
         gateway knows exactly these pairs. If a worker ends after healing, because of work that hung
-        or of a request that kills it, it is started again, and its pairs get their time too."""
+        or of a request that kills it, or as it has drained, it is started again, and its pairs get
+        their time too."""
+        self._advance(self.heap.now + DRAINED_US, done=lambda: not self._draining())
         while not self._paired():
-            until = max(healed + OLD_US, self._ended_at + RESTARTED_US) + MADE_US
+            restarted = max(self._ended_at, self._left_at) + RESTARTED_US
+            until = max(healed + OLD_US, restarted) + MADE_US
             if self.heap.now >= until:
                 made = [gateway.front.usable_pairs() for gateway in self.gateways.values()]
                 seconds = (until - healed) / 1e6
@@ -488,6 +494,9 @@ class World:
                     f"{made}; {self._due_pairs()} are due",
                 )
             self._advance(until, done=self._paired)
+
+    def _draining(self) -> bool:
+        return any(w.alive and w.leader.worker.draining.on for w in self.workers.values())
 
     def _due_pairs(self) -> set[tuple[Boot, Boot]]:
         boots = {
