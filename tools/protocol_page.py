@@ -16,7 +16,8 @@ from typing import TypeVar
 from baton.core.frames import Beat, Bye, Open, Opened, WrongBoot
 from baton.core.gateway.request_state import REQUEST, RequestState
 from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import PROTOCOL, AnyMessage
+from baton.core.messages import AnyMessage
+from baton.core.protocol import PROTOCOL
 from baton.core.rank.rank_room import RANK_ROOM, RankRoomState
 from baton.core.scheduler.room import RoomState, Table
 from baton.core.scheduler.tables import DECODE, GUEST_DECODE, GUEST_PREFILL, PREFILL, UNIFIED

@@ -32,7 +32,6 @@ from baton.core.ids import Boot, GroupName, Micros, TokenId, TokenIndex
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
 from baton.core.messages import (
-    PROTOCOL,
     Abort,
     Admitted,
     AskLedger,
@@ -46,6 +45,7 @@ from baton.core.messages import (
     Ticket,
     Tokens,
 )
+from baton.core.protocol import PROTOCOL
 from baton.core.session.session import MessageReceived, PeerLost, PeerUp, SessionLimits, Sessions
 from baton.shell.lines import Lines
 from baton.shell.wake import sleep_until

@@ -6,7 +6,8 @@ from baton.core.door import RequestId, Submit
 from baton.core.ids import Boot, Epoch, GroupName, Key, Room, Stamp, TokenId
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
-from baton.core.messages import PROTOCOL, Drawn, Limits, Sampling, Ticket
+from baton.core.messages import Drawn, Limits, Sampling, Ticket
+from baton.core.protocol import PROTOCOL
 from baton.core.scheduler.room import LeaderSettings
 
 KV = GroupName("full")

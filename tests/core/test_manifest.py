@@ -11,7 +11,7 @@ from baton.core.ids import Boot
 from baton.core.manifest import Manifest, PoolView, RankManifest, choose_fabric, require_fit
 from baton.core.memory.kinds import HOST, CudaMemory, MemoryKind
 
-FREE = {"role", "page_blocks", "tp", "pp", "max_model_len", "ranks"}  # may differ
+FREE = {"protocol", "role", "page_blocks", "tp", "pp", "max_model_len", "ranks"}  # may differ
 
 
 @pytest.mark.parametrize(

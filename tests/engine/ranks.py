@@ -33,7 +33,8 @@ from baton.core.handoff.plan import leg_seals, pair
 from baton.core.ids import BlockIndex, Boot, Epoch, GroupName, Key, Page, Rank, Room, Seal, Seq
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import StateTable, Unit
-from baton.core.messages import PROTOCOL, BlockRun, LegSums
+from baton.core.messages import BlockRun, LegSums
+from baton.core.protocol import PROTOCOL
 from baton.core.rank.rank import RankCore
 from baton.core.rank.watchdog import WatchdogSettings
 from baton.dev.contract.peer import WallClock

@@ -16,10 +16,12 @@ must be is the oracle of lossy.py.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from tests.core.session.lossy import MANY, Node, saying
 
 from baton.core.frames import AnyFrame
 from baton.core.ids import Boot, Link, Micros
+from baton.core.protocol import OLDEST, PROTOCOL, SPOKEN
 from baton.core.session.session import Promised, SessionLimits, Sessions
 
 from .explore import Step, System
@@ -84,7 +86,7 @@ class Side(Node):
         for dialled in self.sessions._dialled.values():
             dialled.next_at = LATER
         for boot, promised in self.sessions._promised.items():
-            self.sessions._promised[boot] = Promised(promised.number, SILENCE)
+            self.sessions._promised[boot] = Promised(promised.number, promised.protocol, SILENCE)
         for session in self.sessions._sessions.values():
             stream = session.stream
             stream._heard_at = stream._said_at = NOW
@@ -102,8 +104,11 @@ class SessionModel(System[State]):
         faults: int,
         cables: Sequence[Cable] = ((0, 1),),
         kind: type[Sessions] = Sessions,
+        older: int | None = None,
     ) -> None:
+        """older: a side of the version before; None = both are of ours"""
         self.says, self.faults, self.cables, self.kind = says, faults, tuple(cables), kind
+        self._older = older
         self.sides: Objects[Side] = Objects(Digest())
         self.frames: Objects[AnyFrame] = Objects(Digest())
 
@@ -170,9 +175,8 @@ class SessionModel(System[State]):
             for session in node.sessions._sessions.values():
                 session.stream._heard_at = NOW if session.peer == peer else SILENCE
             for boot, promised in node.sessions._promised.items():
-                node.sessions._promised[boot] = Promised(
-                    promised.number, NOW if boot == peer else Micros(2 * SILENCE)
-                )
+                until = NOW if boot == peer else Micros(2 * SILENCE)
+                node.sessions._promised[boot] = replace(promised, until=until)
             node.sessions.on_timer(SILENCE)
 
         after = self._act(state, side, ("silence", peer), hear_nothing, SILENCE)
@@ -271,7 +275,8 @@ class SessionModel(System[State]):
 
     def _born(self, state: State, side: int) -> State:
         boot = self._boot(state, side)
-        node = Side(boot, self.kind(boot, LIMITS))
+        spoken = (OLDEST,) if side == self._older else SPOKEN
+        node = Side(boot, self.kind(boot, LIMITS, spoken))
         for cable, (dialler, _) in enumerate(self.cables):
             if dialler == side:
                 node.sessions.dial(Link(cable + 1), None, NOW)
@@ -294,6 +299,9 @@ class SessionModel(System[State]):
         if any(state.to) or a.up.keys() != {b.boot} or b.up.keys() != {a.boot}:
             return False
         number = a.up[b.boot]
+        protocols = {s.protocol for n in (a, b) for s in n.sessions._sessions.values()}
+        if protocols != {PROTOCOL if self._older is None else OLDEST}:
+            return False
         heard = (
             a.heard[b.boot, number] == b.said[a.boot, number]
             and b.heard[a.boot, number] == a.said[b.boot, number]

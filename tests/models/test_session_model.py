@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from baton.core.frames import Beat, Data, Said
+from baton.core.frames import Beat, Data, Said, WrongProtocol
 from baton.core.ids import Boot, Link, Micros
 from baton.core.session.session import Dialled, PeerLost, Session, Sessions
 from baton.core.session.stream import Stream
@@ -40,6 +40,25 @@ def test_every_way_two_sessions_can_go(
     says: tuple[int, int], faults: int, cables: Sequence[Cable], states: int
 ) -> None:
     found = explore(SessionModel(says=says, faults=faults, cables=cables))
+    assert found.bad is None, str(found)
+    assert found.states > states, "an empty search proves nothing"
+    assert found.done > 0
+
+
+@pytest.mark.parametrize(
+    ("older", "says", "faults", "cables", "states"),
+    [
+        (0, (1, 1), 1, ONE, 20_000),
+        (1, (1, 1), 1, ONE, 20_000),
+        (1, (1, 0), 1, BOTH, 5_000),
+        pytest.param(0, (1, 0), 2, ONE, 60_000, marks=pytest.mark.slow),
+        pytest.param(1, (1, 0), 2, ONE, 60_000, marks=pytest.mark.slow),
+    ],
+)
+def test_every_way_two_versions_can_go(
+    older: int, says: tuple[int, int], faults: int, cables: Sequence[Cable], states: int
+) -> None:
+    found = explore(SessionModel(says=says, faults=faults, cables=cables, older=older))
     assert found.bad is None, str(found)
     assert found.states > states, "an empty search proves nothing"
     assert found.done > 0
@@ -84,18 +103,26 @@ class KnocksOnce(Sessions):
             super()._knock(link, dialled, now)
 
 
+class KeepsToTheNewest(Sessions):
+    """A peer of the version before is told which is the newest, time and again."""
+
+    def _on_wrong_protocol(self, link: Link, frame: WrongProtocol) -> None:
+        if frame.ours not in self._spoken:
+            super()._on_wrong_protocol(link, frame)
+
+
 class NeverSaysAgain(Sessions):
     """What is lost stays lost."""
 
-    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> Session:
-        return _with_stream(super()._begin(peer, number, link, now), OnceStream)
+    def _begin(self, peer: Boot, number: int, link: Link, protocol: int, now: Micros) -> Session:
+        return _with_stream(super()._begin(peer, number, link, protocol, now), OnceStream)
 
 
 class TakesAsItComes(Sessions):
     """Messages are delivered when they arrive."""
 
-    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> Session:
-        return _with_stream(super()._begin(peer, number, link, now), HastyStream)
+    def _begin(self, peer: Boot, number: int, link: Link, protocol: int, now: Micros) -> Session:
+        return _with_stream(super()._begin(peer, number, link, protocol, now), HastyStream)
 
 
 class OnceStream(Stream):
@@ -132,3 +159,9 @@ def test_the_search_finds(
     assert found.bad is not None
     assert why in found.bad.why, str(found)
     assert len(found.bad.steps) == steps, str(found)
+
+
+def test_the_search_finds_versions_that_never_meet() -> None:
+    found = explore(SessionModel(says=(1, 0), faults=1, kind=KeepsToTheNewest, older=1))
+    assert found.bad is not None
+    assert "no end can be reached" in found.bad.why, str(found)

@@ -37,7 +37,6 @@ from baton.core.memory.state import (
     Whole,
 )
 from baton.core.messages import (
-    PROTOCOL,
     Abort,
     BlockRun,
     Drawn,
@@ -57,6 +56,7 @@ from baton.core.messages import (
     Verdict,
     Withdrawn,
 )
+from baton.core.protocol import PROTOCOL
 from baton.core.work import Batch, DigestOrder, HostCopy, Job, Row
 from baton.dev.sim import content
 from baton.dev.sim.books import READS, PlanBook, ShadowBooks

@@ -8,6 +8,7 @@ the simulator changes). What is met in one world of 50,000 is looked for in worl
 from collections.abc import Iterable
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from tests.sim import test_gray
 from tests.sim.test_overload import worker
@@ -33,7 +34,7 @@ from baton.dev.sim.parts import SHIPPED, Parts, Replaced
 from baton.dev.sim.plants import BY_NAME
 from baton.dev.sim.plants.resting import DoubtsNothing, NeverOrders, UsesOverdue
 from baton.dev.sim.run import _replaced, be_silent, run
-from baton.dev.sim.settings import Faults, WorldDraw, draw_table
+from baton.dev.sim.settings import Faults, WorldDraw, draw_table, draw_world
 from baton.dev.sim.tape import Tape
 from baton.dev.sim.world import Violation, World
 
@@ -221,5 +222,7 @@ def test_checkers_are_not_misled(seed):
     offers that came before their ticket, and that a confused worker says again after it; a page
     that a generated token and a chunk of another prompt complete in one step; a worker that drains
     until its last prompt, of 20 s, is computed."""
-    outcome = run(seed)
-    assert not outcome.invariant, outcome.detail
+    be_silent()
+    tape = Tape(seed=seed)
+    draw = msgspec.structs.replace(draw_world(tape), older="")  # they are of one version, as then
+    World(tape, draw=draw).run()

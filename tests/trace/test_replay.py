@@ -25,8 +25,9 @@ from baton.core.events import (
 )
 from baton.core.handoff.plans import Plans
 from baton.core.ids import Boot, Micros, Rank, RankId, Seq
-from baton.core.messages import PROTOCOL, FirstToken, Received
+from baton.core.messages import FirstToken, Received
 from baton.core.parts import LeaderParts, RankParts
+from baton.core.protocol import PROTOCOL
 from baton.core.work import Connected
 from baton.trace.coding import Damaged, encode
 from baton.trace.examine import examine

@@ -31,8 +31,8 @@ from baton.core.handoff.seal import identity_bits
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Placement, StateTable
-from baton.core.messages import PROTOCOL
 from baton.core.parts import RankParts
+from baton.core.protocol import PROTOCOL
 from baton.core.session.session import SessionLimits, Sessions
 from baton.ports.clock import Clock
 from baton.ports.control import Control

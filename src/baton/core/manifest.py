@@ -9,6 +9,7 @@ from baton.core.errors import Mismatch
 from baton.core.ids import Boot, GroupName
 from baton.core.memory.kinds import HOST, HostRam, MemoryKind
 from baton.core.memory.state import Placement, StateTable, Strides, Unit
+from baton.core.protocol import OLDEST
 
 
 class PoolView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,10 +79,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+SAME_VERSION = "run the same version on both"
 # fields are compared in this order, as weights differ too where the dtype does
 MUST_AGREE: Mapping[str, str] = MappingProxyType(
     {
-        "protocol": "run the same version on both",
         "guest": "hand over from vLLM to vLLM, or between workers of our own",
         "model": "give both the same --served-model-name",
         "dtype": "start both with the same --dtype",
@@ -96,11 +97,14 @@ MUST_AGREE: Mapping[str, str] = MappingProxyType(
 
 
 def require_fit(ours: Manifest, theirs: Manifest) -> None:
-    """Compare, field by field, what two workers must have in common.
+    """Compare, field by field, what two workers must have in common. A peer that speaks a newer
+    protocol than ours states ours, as in everything that it says to us.
 
     Raises:
         Mismatch: names the first differing field, both values and the remedy
     """
+    if not OLDEST <= theirs.protocol <= ours.protocol:
+        raise Mismatch("protocol", ours.protocol, theirs.protocol, SAME_VERSION)
     for field, remedy in MUST_AGREE.items():
         a, b = getattr(ours, field), getattr(theirs, field)
         if field == "table":
@@ -162,5 +166,5 @@ def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> No
                 f"table.{field}",
                 a,
                 b,
-                MUST_AGREE["protocol"] if field == "block_tokens" else remedy,
+                SAME_VERSION if field == "block_tokens" else remedy,
             )

@@ -34,7 +34,6 @@ from baton.core.prefill_cost import Backlog, PrefillCost
 from baton.core.prompt_scores import PromptScores
 from baton.core.statistics import Counters
 
-PROTOCOL = 1
 # We add to stamps and send them on, so they must stay far below what msgpack can carry.
 Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]
 # of a page's hash gateways are told the beginning: two pages with the same one cost time, no token
@@ -231,7 +230,7 @@ class Failed(Message, frozen=True, tag="failed"):
     retry: bool  # whether another epoch may succeed
 
 
-class Trial(Message, frozen=True, tag="trial"):
+class Trial(Message, frozen=True, omit_defaults=True, tag="trial"):
     """Leader -> gateway, about a request that may have killed a worker: a step with nothing else in
     it begins, or is over."""
 
@@ -253,7 +252,7 @@ class Ended(Message, frozen=True, tag="ended"):
     key: Key
 
 
-class Credits(Message, frozen=True, tag="credits"):
+class Credits(Message, frozen=True, omit_defaults=True, tag="credits"):
     """Leader -> gateway: my capacity in absolute figures. It is a hint, never a permission."""
 
     number: int  # higher is newer
@@ -294,7 +293,7 @@ class AskCache(Message, frozen=True, tag="ask_cache"):
     """Gateway -> leader: I have missed changes of your prefix cache; say afresh what is in it."""
 
 
-class Register(Message, frozen=True, tag="register"):
+class Register(Message, frozen=True, omit_defaults=True, tag="register"):
     """Worker leader -> gateway: the first message of a session."""
 
     name: str

@@ -13,8 +13,8 @@ from typing_extensions import override
 from baton import __version__
 from baton.core.events import Core
 from baton.core.ids import Micros
-from baton.core.messages import PROTOCOL
 from baton.core.parts import FrontParts, LeaderParts, RankParts
+from baton.core.protocol import PROTOCOL
 from baton.trace import log
 from baton.trace.coding import encode
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from baton.core.events import Core, FrontEvent, LeaderEvent, RankEvent
 from baton.core.handoff.plans import Plans
-from baton.core.messages import PROTOCOL
 from baton.core.parts import FrontParts
+from baton.core.protocol import PROTOCOL
 from baton.trace.coding import Damaged
 from baton.trace.difference import Difference, describe, first_difference
 from baton.trace.log import FORMAT, AnyEffect, CoreKind, Header, Parts, Raised, Record, Step

@@ -26,8 +26,8 @@ from baton.core.handoff.seal import identity_bits
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import Placement
-from baton.core.messages import PROTOCOL
 from baton.core.parts import LeaderParts, RankParts
+from baton.core.protocol import PROTOCOL
 from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.room import LeaderSettings
 from baton.core.session.session import SessionLimits, Sessions

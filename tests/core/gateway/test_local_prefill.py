@@ -92,6 +92,13 @@ def test_an_engine_that_a_worker_is_a_guest_of_computes_no_prompt_by_itself() ->
     assert routing.front.usable_pairs() == [(X, X), (A, X)]
 
 
+def test_a_decode_worker_of_protocol_1_computes_no_prompt() -> None:
+    routing = service()
+    older = Register("older", "tcp://y", replace(manifest("decode", Y), protocol=1))
+    routing.tells(Y, older)
+    assert routing.front.usable_pairs() == [(X, X), (A, X)]
+
+
 def test_a_decode_worker_of_a_model_with_a_window_computes_no_prompt() -> None:
     """Its pool would not hold the pages that a chunk needs, and the request would be refused."""
     routing = Routing((), (), local_prefill=True)

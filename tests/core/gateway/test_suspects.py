@@ -113,6 +113,17 @@ def test_a_step_that_is_over_convicts_nobody(bench: Bench) -> None:
     assert not heard(lose(bench, again.prefill))
 
 
+def test_each_step_of_a_worker_that_does_not_number_them_counts(bench: Bench) -> None:
+    """A worker of protocol 1."""
+    first = start(bench)
+    (again,) = tickets(lose(bench, first.prefill))
+    for over in (False, True, False):
+        bench.say(again.prefill, Trial(again.key, over=over))
+    (end,) = heard(lose(bench, again.prefill))
+    assert isinstance(end, Fail)
+    assert end.code is FailCode.POISON
+
+
 @pytest.mark.parametrize("again_over", [True, False])
 def test_what_a_worker_says_again_of_an_earlier_step_changes_nothing(
     bench: Bench, *, again_over: bool

@@ -8,7 +8,8 @@ import pytest
 
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
 from baton.core.ids import Boot, Link, Micros, Room
-from baton.core.messages import PROTOCOL, AnyMessage, AskLedger, Close
+from baton.core.messages import AnyMessage, AskLedger, CacheChanged, Close
+from baton.core.protocol import OLDEST, PROTOCOL
 from baton.core.session.session import (
     MessageReceived,
     PeerLost,
@@ -136,6 +137,28 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
             for state in (nothing, promised, listening, knocking, dialled)
         },
     ),
+    "an Open of the version before": (
+        open_(protocol=OLDEST),
+        {
+            nothing: ([], [Opened(OLDEST, US, THEM, N)]),
+            # of one process every Open has one protocol; what was promised counts
+            promised: ([], [Opened(PROTOCOL, US, THEM, N)]),
+            listening: ([], [Opened(PROTOCOL, US, THEM, N)]),
+            knocking: ([], [Opened(OLDEST, US, THEM, N)]),
+            dialled: ([], [Opened(PROTOCOL, US, THEM, N)]),
+        },
+    ),
+    "an Open of an older version": (
+        open_(protocol=OLDEST - 1),
+        {
+            state: ([], [WrongProtocol(PROTOCOL, OLDEST - 1)])
+            for state in (nothing, promised, listening, knocking, dialled)
+        },
+    ),
+    "an Opened of the version before": (
+        Opened(OLDEST, THEM, US, N),
+        {knocking: ([UP], [Beat(US, THEM, N, 0, 0)])},
+    ),
     "an Opened of the session": (
         Opened(PROTOCOL, THEM, US, N),
         {knocking: ([UP], [Beat(US, THEM, N, 0, 0)])},
@@ -234,6 +257,15 @@ TABLE: dict[str, tuple[AnyFrame, dict[Callable[..., Side], tuple[list[str], list
     "a WrongBoot of a lower session": (WrongBoot(OTHER, US, THEM, N - 1), {}),
     "a WrongBoot for another boot": (WrongBoot(OTHER, THEM, THEM, N), {}),
     "a WrongProtocol": (WrongProtocol(PROTOCOL + 1, PROTOCOL), {knocking: (["wrong"], [])}),
+    "a WrongProtocol of an older version": (
+        WrongProtocol(OLDEST - 1, PROTOCOL),
+        {knocking: (["wrong"], [])},
+    ),
+    "a WrongProtocol of the version before": (
+        WrongProtocol(OLDEST, PROTOCOL),
+        # it may come late: a session that has begun goes on
+        {knocking: ([], [Open(OLDEST, US, None, 0)])},
+    ),
 }
 KINDS = {PeerUp: UP, PeerLost: LOST, MessageReceived: GOT, WrongPeer: "wrong"}
 
@@ -255,7 +287,43 @@ def test_another_version_is_named_with_ours_and_once() -> None:
     side = knocking()
     frame = WrongProtocol(PROTOCOL + 1, PROTOCOL)
     events, _ = side.hears(frame, frame)
-    assert events == [WrongPeer(LINK, f"it speaks protocol {PROTOCOL + 1}, we speak {PROTOCOL}")]
+    [wrong] = events
+    assert isinstance(wrong, WrongPeer)
+    assert f"it speaks protocol {PROTOCOL + 1}, we speak {OLDEST} and {PROTOCOL}" in wrong.why
+    assert "install" in wrong.why
+
+
+def test_every_dial_begins_with_the_newest_protocol() -> None:
+    """The process at an address may be replaced by one of another version at any time."""
+    side = knocking()
+    side.hears(WrongProtocol(OLDEST, PROTOCOL))
+    _, frames = side.waits(LIMITS.redial_first)
+    assert frames == [Open(PROTOCOL, US, None, 0)]
+
+
+def older(**limits: int) -> Side:
+    """The session with a peer of the version before is open; we dialled."""
+    side = knocking(**limits)
+    side.hears(WrongProtocol(OLDEST, PROTOCOL), Opened(OLDEST, THEM, US, N))
+    return side
+
+
+def older_dialled(**limits: int) -> Side:
+    """The session with a peer of the version before is open; it dialled."""
+    side = Side(**limits)
+    side.hears(open_(protocol=OLDEST), beat())
+    return side
+
+
+@pytest.mark.parametrize("state", [older, older_dialled, dialled, listening])
+def test_a_peer_of_the_version_before_is_told_what_it_knows(state: Callable[..., Side]) -> None:
+    side = state()
+    news = CacheChanged(US, 1, b"", b"")
+    for message in (AskLedger(1), news, AskLedger(2)):
+        assert side.sessions.send(THEM, message, Micros(0))
+    said = [m for frame in side.says() if isinstance(frame, Data) for m in frame.messages]
+    old = state in (older, older_dialled)
+    assert said == [AskLedger(1), *([] if old else [news]), AskLedger(2)]
 
 
 def test_a_process_that_dials_itself_is_told() -> None:

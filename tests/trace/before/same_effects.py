@@ -17,8 +17,9 @@ from baton.core.agreement import Chain, StepPlan
 from baton.core.effects import Send
 from baton.core.errors import Bug
 from baton.core.handoff.plans import Plans
-from baton.core.messages import PROTOCOL, LedgerView
+from baton.core.messages import LedgerView
 from baton.core.parts import FrontParts, LeaderParts, RankParts
+from baton.core.protocol import PROTOCOL
 from baton.trace.coding import _encoder, decode
 from baton.trace.difference import first_difference
 from baton.trace.log import Raised, Step

@@ -30,9 +30,9 @@ class Suspects:
 
     def heard(self, worker: Boot, trial: Trial) -> None:
         """A worker begins a step for a suspect, or has ended it. What it says again changes
-        nothing."""
+        nothing; a worker of protocol 1 does not number what it says."""
         known = self._trials.get(worker)
-        if known is None or (trial.step, trial.over) > (known.step, known.over):
+        if known is None or not trial.step or (trial.step, trial.over) > (known.step, known.over):
             self._trials[worker] = trial
 
     def side_ended(self, worker: Boot, key: Key) -> None:

@@ -14,9 +14,13 @@ Invariants:
 - A frame counts only in the session whose number and boots it names. The sender of any other frame
   is told so (`WrongBoot`, which is never answered).
 - Time in which this process did not run does not count as silence of a peer.
+- Both sides of a session speak one protocol, the newest that both know. The dialling side says Open
+  with its own newest, and after a WrongProtocol with the one that the other side names.
 
 Sans-IO: `turned`, `receive`, `broken`, `to_send`, `timer`, `on_timer`, `events`.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,7 +37,8 @@ from baton.core.frames import (
     WrongProtocol,
 )
 from baton.core.ids import Boot, Link, Micros
-from baton.core.messages import PROTOCOL
+from baton.core.protocol import PROTOCOL, SPOKEN
+from baton.core.session.older import as_known
 from baton.core.session.stream import SessionLimits, Stream
 
 __all__ = [
@@ -71,6 +76,7 @@ class Session(msgspec.Struct):
     peer: Boot
     number: int
     link: Link  # on which we send
+    protocol: int
     stream: Stream
     due: Micros | None = None  # its timer; None if something has happened since it was asked
 
@@ -85,6 +91,7 @@ class Promised(msgspec.Struct, frozen=True):
     without an event."""
 
     number: int
+    protocol: int
     until: Micros
 
 
@@ -101,8 +108,10 @@ class Dialled(msgspec.Struct):
 class Sessions:
     """The sessions of one process."""
 
-    def __init__(self, boot: Boot, limits: SessionLimits) -> None:
+    def __init__(self, boot: Boot, limits: SessionLimits, spoken: Sequence[int] = SPOKEN) -> None:
+        """spoken: the protocols that it speaks, the newest last"""
         self.boot, self.limits = boot, limits
+        self._spoken, self._newest = spoken, spoken[-1]
         self._sessions: dict[Boot, Session] = {}
         self._promised: dict[Boot, Promised] = {}
         self._numbers: dict[Boot, int] = {}  # the highest session number known, by peer
@@ -143,10 +152,16 @@ class Sessions:
         return session.stream.unacknowledged if session is not None else 0
 
     def send(self, boot: Boot, message: Said, now: Micros) -> bool:
-        """Queue a message. Returns False if there is no session. A full buffer ends the session."""
+        """Queue a message, or what a peer of an older protocol knows of it. Returns False if there
+        is no session. A full buffer ends the session."""
         session = self._sessions.get(boot)
         if session is None:
             return False
+        if session.protocol != PROTOCOL:
+            known = as_known(message, session.protocol)
+            if known is None:
+                return True
+            message = known
         self._stir(session)
         if not session.stream.say(message):
             self._lose(session, f"{self.limits.buffer} messages unacknowledged", now, bye=True)
@@ -253,51 +268,71 @@ class Sessions:
             case WrongBoot():
                 self._on_wrong_boot(link, frame, now)
             case WrongProtocol():
-                self._tell(link, f"it speaks protocol {frame.ours}, we speak {PROTOCOL}")
+                self._on_wrong_protocol(link, frame)
 
     # ---- opening --------------------------------------------------------------------------------
 
     def _knock(self, link: Link, dialled: Dialled, now: Micros) -> None:
-        known = self._numbers.get(dialled.boot, 0) if dialled.boot is not None else 0
-        self._out.append((link, Open(PROTOCOL, self.boot, dialled.expect, known)))
+        self._open(link, dialled, self._newest)
         dialled.next_at = Micros(now + dialled.wait)
         dialled.wait = Micros(min(dialled.wait * 2, self.limits.redial_most))
 
+    def _open(self, link: Link, dialled: Dialled, protocol: int) -> None:
+        known = self._numbers.get(dialled.boot, 0) if dialled.boot is not None else 0
+        self._out.append((link, Open(protocol, self.boot, dialled.expect, known)))
+
+    def _on_wrong_protocol(self, link: Link, frame: WrongProtocol) -> None:
+        """The other side does not speak our newest protocol. If we speak its, we say Open in that;
+        the next Open is in our newest again, as another version may be in its place then."""
+        dialled = self._dialled.get(link)
+        if frame.ours not in self._spoken:
+            self._tell(link, self._no_common(frame.ours))
+        elif dialled is not None and dialled.boot not in self._sessions:
+            self._open(link, dialled, frame.ours)
+
+    def _no_common(self, theirs: int) -> str:
+        ours = " and ".join(str(protocol) for protocol in self._spoken)
+        return (
+            f"it speaks protocol {theirs}, we speak {ours}: install versions of Baton that have "
+            "one in common"
+        )
+
     def _on_open(self, link: Link, frame: Open, now: Micros) -> None:
-        if frame.protocol != PROTOCOL:
-            self._out.append((link, WrongProtocol(PROTOCOL, frame.protocol)))
+        if frame.protocol not in self._spoken:
+            self._out.append((link, WrongProtocol(self._newest, frame.protocol)))
             return
         if frame.src == self.boot or (frame.expect is not None and frame.expect != self.boot):
             meant = frame.expect if frame.expect is not None else self.boot
             self._out.append((link, WrongBoot(self.boot, frame.src, meant, 0)))
             return
-        number = self._number_for(frame, now)
-        if number is not None:
-            self._out.append((link, Opened(PROTOCOL, self.boot, frame.src, number)))
+        found = self._session_for(frame, now)
+        if found is not None:
+            self._out.append((link, Opened(found.protocol, self.boot, frame.src, found.number)))
 
-    def _number_for(self, frame: Open, now: Micros) -> int | None:
-        """Return the number of the session that an Open asks for: the present one, if its sender
-        did not know of that; otherwise the next one. None if there are too many sessions."""
+    def _session_for(self, frame: Open, now: Micros) -> Session | Promised | None:
+        """Return the session that an Open asks for: the present one, if its sender did not know of
+        that; otherwise the next one. None if there are too many sessions."""
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if session is not None:
             if frame.session < session.number:
-                return session.number
+                return session
             self._lose(session, "it opened the next session", now, bye=False)
         elif promised is not None and frame.session < promised.number:
-            return promised.number
+            return promised
         elif promised is None and len(self._sessions) + len(self._promised) >= self.limits.sessions:
             return None  # it will try again
         number = max(self._numbers.get(frame.src, 0), frame.session) + 1
-        self._promised[frame.src] = Promised(number, Micros(now + self.limits.silence))
+        until = Micros(now + self.limits.silence)
+        promise = self._promised[frame.src] = Promised(number, frame.protocol, until)
         self._remember(frame.src, number)
-        return number
+        return promise
 
     def _on_opened(self, link: Link, frame: Opened, now: Micros) -> None:
         dialled = self._dialled.get(link)
         if dialled is None or frame.dst != self.boot:
             return
-        if frame.protocol != PROTOCOL:
-            self._tell(link, f"it speaks protocol {frame.protocol}, we speak {PROTOCOL}")
+        if frame.protocol not in self._spoken:
+            self._tell(link, self._no_common(frame.protocol))
             return
         session, promised = self._sessions.get(frame.src), self._promised.get(frame.src)
         if dialled.boot != frame.src and dialled.boot in self._sessions:
@@ -315,13 +350,13 @@ class Sessions:
         if session is not None:
             self._lose(session, "the next session was opened", now, bye=False)
         dialled.boot, dialled.wait, dialled.told = frame.src, self.limits.redial_first, ""
-        self._begin(frame.src, frame.session, link, now).stream.beat()
+        self._begin(frame.src, frame.session, link, frame.protocol, now).stream.beat()
 
-    def _begin(self, peer: Boot, number: int, link: Link, now: Micros) -> Session:
+    def _begin(self, peer: Boot, number: int, link: Link, protocol: int, now: Micros) -> Session:
         self._promised.pop(peer, None)
         self._remember(peer, number)
         stream = Stream(us=self.boot, peer=peer, session=number, limits=self.limits, now=now)
-        session = self._sessions[peer] = Session(peer, number, link, stream)
+        session = self._sessions[peer] = Session(peer, number, link, protocol, stream)
         self._stirred.add(peer)
         self._events.append(PeerUp(peer, link))
         return session
@@ -410,7 +445,7 @@ class Sessions:
             return None
         promised = self._promised.get(frame.src)
         if promised is not None and promised.number == frame.session:
-            return self._begin(frame.src, frame.session, link, now)
+            return self._begin(frame.src, frame.session, link, promised.protocol, now)
         session = self._sessions.get(frame.src)
         if session is not None and session.number < frame.session:
             self._lose(session, "it is in the next session", now, bye=False)

@@ -32,7 +32,8 @@ from baton.core.gateway.request import FrontSettings, Say
 from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room, TokenId
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
-from baton.core.messages import PROTOCOL, Drawn, Limits, Sampling
+from baton.core.messages import Drawn, Limits, Sampling
+from baton.core.protocol import PROTOCOL
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.bench.workload import Item

@@ -1,5 +1,6 @@
 """The process of one gateway from its start to its end: the shipped pump, and clients, not HTTP."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from baton.core.effects import Send
@@ -27,13 +28,21 @@ class GatewayRun:
     """One boot of a gateway."""
 
     def __init__(
-        self, world: Any, process: Process, *, address: str, settings: FrontSettings, parts: Parts
+        self,
+        world: Any,
+        process: Process,
+        *,
+        address: str,
+        settings: FrontSettings,
+        parts: Parts,
+        spoken: Sequence[int],
     ) -> None:
-        self._world, self.process = world, process
+        self._world, self.process, self.spoken = world, process, spoken
         self.front: Front = parts.front(process.boot, settings)
         self.front.marks = world.core_marks
-        sessions = parts.sessions(process.boot, world.limits)
-        lines = Lines(sessions, SimControl(world.network, process, address), process.clock)
+        sessions = parts.sessions(process.boot, world.limits, spoken)
+        control = SimControl(world.network, process, address, spoken)
+        lines = Lines(sessions, control, process.clock)
         world.confusion.joins(process.boot, Voice(process, sessions, lines))
         checks = Checks()
         checks.made(FrontParts(process.boot, settings))

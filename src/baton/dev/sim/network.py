@@ -5,12 +5,14 @@ It is never kinder than ZeroMQ: a link outlives the process that listened, and d
 frames to the next process that listens there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol
 
 from baton.core.ids import Link
+from baton.core.protocol import PROTOCOL, SPOKEN
 from baton.dev.sim.heap import Heap
+from baton.dev.sim.older import not_understood
 from baton.dev.sim.process import Process
 from baton.dev.sim.settings import Faults
 from baton.dev.sim.tape import Tape
@@ -25,8 +27,16 @@ BURST = 4  # frames lost in a row on one route: enough to end a session by silen
 class SimControl:
     """Port Control for one process."""
 
-    def __init__(self, network: "Network", process: Process, address: str | None) -> None:
+    def __init__(
+        self,
+        network: "Network",
+        process: Process,
+        address: str | None,
+        spoken: Sequence[int] = SPOKEN,
+    ) -> None:
+        """spoken: the protocols of the process"""
         self.network, self.process = network, process
+        self._old = PROTOCOL not in spoken
         self._inbox: list[tuple[Link, bytes]] = []
         self._routes: dict[Link, Route] = {}
         self._inward: dict[tuple[SimControl, Link], Link] = {}
@@ -97,6 +107,8 @@ class SimControl:
                 self._routes[to] = ToLink(source, source_link)
         elif to not in self._routes:
             return
+        if self._old and (what := not_understood(frame)):
+            self.network.violate("understood", f"{self.process.name} is older, and gets {what}")
         self._inbox.append((to, frame))
         self.process.wake()
 
@@ -130,9 +142,15 @@ class Network:
     """The links of a world."""
 
     def __init__(
-        self, heap: Heap, tape: Tape, faults: Callable[[], Faults], fault: FaultListener
+        self,
+        heap: Heap,
+        tape: Tape,
+        faults: Callable[[], Faults],
+        fault: FaultListener,
+        violate: Callable[[str, str], object],
     ) -> None:
         self._heap, self._tape, self._faults, self._fault = heap, tape, faults, fault
+        self.violate = violate
         self._listening: dict[str, SimControl] = {}
         self._ports: list[SimControl] = []  # of living processes
         self._last: dict[tuple[SimControl, Link], int] = {}  # when the last frame in order arrives

@@ -54,8 +54,9 @@ PRESSED = 3
 HOST_STATES = (4, 0, 2, 0.5)
 
 # Whether there is a unified worker beside the others, or alone; or decode workers compute prompts
-# themselves where that is cheaper.
-UNIFIED = (None, None, "local", "beside", None, "local", "beside", None, "alone", *[None] * 3)
+# themselves where that is cheaper; or who is of the version before ours.
+OLDER = ("gateway", "prefill", "decode")
+UNIFIED = (None, None, "local", "beside", None, "local", "beside", None, "alone", *OLDER)
 
 # Whether prefill fetches back what decode workers have cached; None = they have no prefix cache.
 CACHES = (
@@ -164,6 +165,8 @@ class WorldDraw(msgspec.Struct, frozen=True):
     verify_ms: int = 0  # within which every cached page is hashed again; 0 = never
     guests: GuestDraw | None = None  # None: workers compute by themselves
     local_prefill: bool = False  # whether decode workers may compute prompts
+    # whose processes are of the version before ours until they start again
+    older: str = ""
 
     @property
     def clean(self) -> bool:
@@ -259,6 +262,8 @@ def draw_service(tape: Tape) -> WorldDraw:
         return found
     if where == "local":
         return msgspec.structs.replace(found, local_prefill=True)
+    if where in OLDER:
+        return msgspec.structs.replace(found, older=where)
     beside = found.workers if where == "beside" else ()
     unified = draw_unified(
         tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow

@@ -17,7 +17,7 @@ from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
 from baton.core.memory.state import Group, Placement, Unit
-from baton.core.messages import PROTOCOL, Loan, Offer, Ticket
+from baton.core.messages import Loan, Offer, Ticket
 from baton.core.parts import LeaderParts, RankParts
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest, RankEffect
@@ -86,9 +86,17 @@ class WorkerRun:
     checks: Sequence[type[Check]] = CHECKS
 
     def __init__(
-        self, world: Any, draw: WorkerDraw, boots: list[Boot], *, weights: str, parts: Parts
+        self,
+        world: Any,
+        draw: WorkerDraw,
+        boots: list[Boot],
+        *,
+        weights: str,
+        parts: Parts,
+        spoken: Sequence[int],
     ) -> None:
         self.world, self.draw, self.boots, self.parts = world, draw, boots, parts
+        self.spoken = spoken
         self.boot = boots[0]
         self.table = world.draw.table
         self.placements = [
@@ -155,7 +163,7 @@ class WorkerRun:
         )
         d = self.draw
         return Manifest(
-            PROTOCOL,
+            self.spoken[-1],
             d.role,
             "sim",
             weights,
@@ -316,8 +324,9 @@ class WorkerRun:
             rank=rank, boot=self.boots[rank], placements=self.placements, seal=world.seal
         )
         core.marks, core.plans = world.core_marks, world.plans
-        control = SimControl(world.network, process, address_of(d.name) if rank == 0 else None)
-        sessions = self.parts.sessions(self.boots[rank], world.limits)
+        address = address_of(d.name) if rank == 0 else None
+        control = SimControl(world.network, process, address, self.spoken)
+        sessions = self.parts.sessions(self.boots[rank], world.limits, self.spoken)
         lines = Lines(sessions, control, process.clock)
         if rank == 0:
             world.confusion.joins(self.boot, Voice(process, sessions, lines))

@@ -7,7 +7,7 @@ One seed gives one run, byte for byte. A broken invariant raises Violation.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
@@ -24,6 +24,7 @@ from baton.core.ids import Boot, GroupName, Key, Micros, Rank, Room
 from baton.core.marks import Marks
 from baton.core.memory.state import Placement
 from baton.core.messages import BlockRun, Clear, Drain, ResetCache, Ticket
+from baton.core.protocol import OLDEST, PROTOCOL, SPOKEN
 from baton.core.session.session import SessionLimits
 from baton.dev.sim import content
 from baton.dev.sim.cache_news import unknown
@@ -125,7 +126,7 @@ class World:
         self.limits = SessionLimits(
             beat=Micros(1_400_000), ack_delay=Micros(200_000), resend_first=Micros(300_000)
         )
-        self.network = Network(self.heap, tape, self.faults, self.fault)
+        self.network = Network(self.heap, tape, self.faults, self.fault, self.violate)
         self.weather = Weather(self, tape)
         self.confusion = Confusion(self, tape)
         self.gray = Gray(self, tape)
@@ -167,6 +168,7 @@ class World:
         self.workers: dict[str, WorkerRun] = {}
         self.gateways: dict[str, GatewayRun] = {}
         # when a hang or a request last ended a worker; some do so after healing
+        self._started: set[str] = set()
         # when a worker last ended because of work or a request, and when one left
         self._ended_at = self._left_at = 0
         self._names: dict[Boot, str] = {}
@@ -319,9 +321,21 @@ class World:
         process = self.process(name, boot)
         self.tell(f"{name}: starts as boot {boot}")
         self.gateways[name] = GatewayRun(
-            self, process, address=address_of(name), settings=self._front_settings, parts=self.parts
+            self,
+            process,
+            address=address_of(name),
+            settings=self._front_settings,
+            parts=self.parts,
+            spoken=self._spoken(name, "gateway"),
         )
         process.on_death.append(partial(self._gateway_died, name, process))
+
+    def _spoken(self, name: str, role: str) -> Sequence[int]:
+        """Return the protocols of a process that starts: the first one of its name may be of the
+        version before ours."""
+        first = name not in self._started
+        self._started.add(name)
+        return (OLDEST,) if first and role == self.draw.older else SPOKEN
 
     def new_room(self) -> Room:
         """Return a room that was never used before and cannot be guessed from others."""
@@ -341,7 +355,8 @@ class World:
             f"{boots[0]}{' with other weights' if weights != WEIGHTS else ''}"
         )
         run = WorkerRun if self.draw.guests is None else GuestRun
-        worker = run(self, draw, boots, weights=weights, parts=self.parts)
+        spoken = self._spoken(draw.name, draw.role)
+        worker = run(self, draw, boots, weights=weights, parts=self.parts, spoken=spoken)
         self.workers[draw.name] = worker
         for process, engine in zip(worker.processes, worker.engines, strict=True):
             self._ranks[process.boot] = (process, engine.sim_pools)
@@ -636,8 +651,12 @@ class World:
 
     def _caches_are_known(self) -> None:
         """Check that gateways know what workers have cached, once all news has come."""
-        caches = {w.boot: w.leader.worker.ledger.cache for w in self.workers.values()}
         for gateway in self.gateways.values():
+            caches = {
+                w.boot: w.leader.worker.ledger.cache
+                for w in self.workers.values()
+                if PROTOCOL in w.spoken and PROTOCOL in gateway.spoken
+            }
             if unknown(gateway.front, caches):
                 self._advance(self.heap.now + KNOWN_US)
             if wrong := unknown(gateway.front, caches):

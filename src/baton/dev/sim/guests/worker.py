@@ -1,7 +1,7 @@
 """One incarnation of an engine whose ranks are Baton's guests: a simulated vLLM, and in each of its
 ranks the pump that is shipped."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,13 +45,20 @@ class GuestRun(WorkerRun):
     checks = OF_GUESTS
 
     def __init__(
-        self, world: Any, draw: WorkerDraw, boots: list[Any], *, weights: str, parts: Parts
+        self,
+        world: Any,
+        draw: WorkerDraw,
+        boots: list[Any],
+        *,
+        weights: str,
+        parts: Parts,
+        spoken: Sequence[int],
     ) -> None:
         self.link: SimGuestLink | None = None
         self._ranks: list[GuestRank] = []
         self._guest_books: list[GuestBooks] = []
         self.vllm: SimulatedVllm
-        super().__init__(world, draw, boots, weights=weights, parts=parts)
+        super().__init__(world, draw, boots, weights=weights, parts=parts, spoken=spoken)
         assert self.link is not None, "rank 0 has it"
         lead = self.processes[0]
         side = SchedulerSide(

@@ -12,6 +12,7 @@ from baton.dev.sim.plants import (
     handing,
     lending,
     memory,
+    older,
     overload,
     preemption,
     replicas,
@@ -44,6 +45,7 @@ BANK: tuple[Plant, ...] = (
     *unified.PLANTS,
     *resting.PLANTS,
     *gray.PLANTS,
+    *older.PLANTS,
     *guests.PLANTS,
 )
 BY_NAME: Mapping[str, Plant] = {plant.name: plant for plant in BANK}
