@@ -106,9 +106,9 @@ class SimulatedClients:
             if not big:
                 self._prompts.append(prompt)
         draw = self._world.draw
-        patience_ms = (
-            draw.hurry_ms if draw.hurry_ms and not probe else 20_000 + self._world.alone_us // 1000
-        )
+        # in a crowd all others may come first
+        needs_ms = self._world.alone_us * (draw.requests if draw.crowded else 1) // 1000
+        patience_ms = draw.hurry_ms if draw.hurry_ms and not probe else 20_000 + needs_ms
         limits = Limits(
             max_tokens=(LONG_ANSWERS if draw.pressed or draw.hurry_ms else ANSWERS)[
                 self._world.tape.below(5, "max_tokens")
