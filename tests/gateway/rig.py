@@ -16,6 +16,7 @@ from baton.gateway.app import create_app
 from baton.gateway.counts import Siblings
 from baton.gateway.serve import serve_http
 from baton.gateway.settings import HttpSettings
+from baton.gateway.timelines import Timelines
 from baton.gateway.tokenizer import Tokenizer
 from baton.shell.listener import bound
 
@@ -35,6 +36,7 @@ def make_app(
     *,
     tokenizer: Tokenizer | None = None,
     siblings: Siblings | None = None,
+    timelines: Timelines | None = None,
     **settings,
 ):
     """settings: of HttpSettings, with keys as clients send them, or as ApiKey; without a tokenizer
@@ -42,7 +44,7 @@ def make_app(
     keys = settings.pop("api_keys", ())
     settings["api_keys"] = tuple(plain_key(k) if isinstance(k, str) else k for k in keys)
     settings = HttpSettings(**{"model": MODEL} | settings)
-    return create_app(door, tokenizer or make_tokenizer(), settings, siblings)
+    return create_app(door, tokenizer or make_tokenizer(), settings, siblings, timelines)
 
 
 def request(
@@ -53,13 +55,14 @@ def request(
     client=("127.0.0.1", 5),
     settings=None,
     siblings=None,
+    timelines=None,
     **arguments,
 ) -> httpx.Response:
     """One request, answered in memory."""
 
     async def go() -> httpx.Response:
         transport = httpx.ASGITransport(
-            make_app(door, siblings=siblings, **(settings or {})),
+            make_app(door, siblings=siblings, timelines=timelines, **(settings or {})),
             raise_app_exceptions=False,
             client=client,
         )

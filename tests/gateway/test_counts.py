@@ -11,6 +11,7 @@ from baton.core.messages import Credits
 from baton.gateway.counts import GatewayCounts, Siblings, joined
 from baton.gateway.door import LedgerReport
 from baton.gateway.tally import RequestTally
+from baton.gateway.timeline import Timeline
 
 from .fake_door import FakeDoor
 from .rig import request
@@ -25,6 +26,10 @@ def counts(name: str, *, open_requests: int = 0, **tally: int) -> GatewayCounts:
     return GatewayCounts(name, RequestTally(**tally), report)
 
 
+def nothing(name: str) -> Timeline | None:
+    return None
+
+
 def test_each_hears_what_the_others_count(tmp_path):
     async def scenario():
         names = ("a", "b", "c")
@@ -33,7 +38,7 @@ def test_each_hears_what_the_others_count(tmp_path):
         told["b"].tally.first.add(0.3)
         told["b"].tally.failed["timeout"] += 1
         for name, gateway in gateways.items():
-            await gateway.open(functools.partial(told.get, name))
+            await gateway.open(functools.partial(told.get, name), nothing)
         for name, gateway in gateways.items():
             assert await gateway.others() == [told[n] for n in names if n != name]
         for gateway in gateways.values():
@@ -46,14 +51,14 @@ def test_each_hears_what_the_others_count(tmp_path):
 def test_a_gateway_that_was_killed_is_left_out_until_it_is_back(tmp_path):
     async def scenario():
         gateway, killed = Siblings(tmp_path, "a"), Siblings(tmp_path, "b")
-        await gateway.open(lambda: counts("a"))
-        await killed.open(lambda: counts("b"))
+        await gateway.open(lambda: counts("a"), nothing)
+        await killed.open(lambda: counts("b"), nothing)
         killed._server.close()  # and its path stays
         await killed._server.wait_closed()
         (tmp_path / "b").exists() or (tmp_path / "b").touch()
         assert await gateway.others() == []
         again = Siblings(tmp_path, "b")
-        await again.open(lambda: counts("b", prompt_tokens=1))
+        await again.open(lambda: counts("b", prompt_tokens=1), nothing)
         assert await gateway.others() == [counts("b", prompt_tokens=1)]
         again.close()
         gateway.close()

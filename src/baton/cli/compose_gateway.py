@@ -107,7 +107,7 @@ async def _run(
     siblings = None
     if settings.shared is not None and settings.shared.counts is not None:
         siblings = Siblings(Path(settings.shared.counts), settings.name)
-    app = create_app(door, tokenizer, http, siblings)
+    app = create_app(door, tokenizer, http, siblings, door.timelines)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -124,7 +124,7 @@ async def _run(
     )
     try:
         if siblings is not None:
-            await siblings.open(app.state.counts)
+            await siblings.open(app.state.counts, door.timelines.find)
         if settings.shared is not None:
             await _until_ready(door, stop)
         await serve_http(

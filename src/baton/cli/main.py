@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from baton import __version__
-from baton.cli import chat, models, operate, plan_memory, processes, secret, serve
+from baton.cli import chat, models, operate, plan_memory, processes, secret, serve, trace
 from baton.cli.deploy import command as deploy
 from baton.cli.doctor import command as doctor
 from baton.cli.elsewhere import instead_of
@@ -25,6 +25,7 @@ SERVING: Mapping[str, Callable[..., None]] = {
     "gateway": processes.gateway,
     "chat": chat.chat,
     "status": operate.status,
+    "trace": trace.trace,
     "drain": operate.drain,
     "role": operate.role,
     "doctor": doctor.doctor,

@@ -25,6 +25,7 @@ class Submit(msgspec.Struct, frozen=True):
     pair: tuple[Boot, Boot] | None = None
     cache_salt: str = ""  # goes into every ticket too; see there
     grammar: Grammar | None = None  # likewise
+    id: str = ""  # of the answer, as the client knows it
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -246,10 +246,18 @@ class Recompute(Message, frozen=True, tag="recompute"):
     key: Key
 
 
-class Ended(Message, frozen=True, tag="ended"):
+class RoomPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """How long a room was in a state on a worker."""
+
+    state: str
+    us: int
+
+
+class Ended(Message, frozen=True, omit_defaults=True, tag="ended"):
     """Leader -> gateway: I hold nothing of this epoch any more. Sent at every end, good or bad."""
 
     key: Key
+    phases: tuple[RoomPhase, ...] = ()  # from the ticket's arrival on, one after the other
 
 
 class Credits(Message, frozen=True, omit_defaults=True, tag="credits"):

@@ -30,15 +30,22 @@ from baton.gateway.routes import Routes
 from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper
 from baton.gateway.tally import RequestTally, TallyingDoor
+from baton.gateway.timelines import Timelines
 from baton.gateway.tokenizer import Tokenizer
 
 log = structlog.get_logger("baton.gateway")
 
 
 def create_app(
-    door: Door, tokenizer: Tokenizer, settings: HttpSettings, siblings: Siblings | None = None
+    door: Door,
+    tokenizer: Tokenizer,
+    settings: HttpSettings,
+    siblings: Siblings | None = None,
+    timelines: Timelines | None = None,
 ) -> FastAPI:
     """Make the ASGI application.
+
+    timelines: of the requests behind the door; None = they are not known
 
     Its table of open requests is `app.state.dispatcher`; serve_http uses it to end them. What it
     counts, for its siblings, is `app.state.counts()`.
@@ -47,6 +54,8 @@ def create_app(
         ConfigError: there is no parser of the name that the settings give
     """
     tally = RequestTally()
+    if timelines is not None:
+        timelines.on_end.append(tally.ended)
     door = TallyingDoor(door, tally, time.monotonic)
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
     own = partial(GatewayCounts, settings.name, tally)
@@ -61,6 +70,7 @@ def create_app(
         sleeper=sleeper,
         parsers=load_parsers(tokenizer, settings),
         siblings=siblings,
+        timelines=timelines,
     )
     app = FastAPI(
         title="Baton",

@@ -1,7 +1,7 @@
 """What each gateway counts by itself, and how the gateways behind one port tell each other.
 
-    a scrape ──▶ one gateway ──connects──▶ the sockets in a folder, one of each gateway
-                             ◀──counts, as JSON, and the end of the connection──
+    a scrape ──▶ one gateway ──a question, as JSON──▶ the sockets in a folder, one of each gateway
+                             ◀──the answer, as JSON, and the end of the connection──
 
 The folder belongs to `baton serve` and no other user can open it.
 """
@@ -11,14 +11,23 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from baton.gateway.door import LedgerReport
 from baton.gateway.tally import RequestTally
+from baton.gateway.timeline import Timeline
 
+T = TypeVar("T", bound=msgspec.Struct)
 ANSWER_WITHIN_S = 0.5
 LARGEST = 1 << 20  # bytes of an answer
+
+
+class SiblingQuestion(msgspec.Struct, frozen=True):
+    """What a gateway asks another one. timeline: of which request; None = what it counts"""
+
+    timeline: str | None = None
 
 
 class GatewayCounts(msgspec.Struct, frozen=True):
@@ -55,12 +64,21 @@ class Siblings:
         self._folder, self._path = folder, folder / name
         self._server: asyncio.Server | None = None
 
-    async def open(self, own: Callable[[], GatewayCounts]) -> None:
-        """Answer the others from now on."""
+    async def open(
+        self, own: Callable[[], GatewayCounts], find: Callable[[str], Timeline | None]
+    ) -> None:
+        """Answer the others from now on. find: returns the timeline of a request"""
 
-        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(ConnectionError), contextlib.closing(writer):
-                writer.write(msgspec.json.encode(own()))
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with (
+                contextlib.suppress(ConnectionError, TimeoutError, msgspec.DecodeError),
+                contextlib.closing(writer),
+            ):
+                async with asyncio.timeout(ANSWER_WITHIN_S):
+                    asked = msgspec.json.decode(await reader.readline(), type=SiblingQuestion)
+                writer.write(
+                    msgspec.json.encode(own() if asked.timeline is None else find(asked.timeline))
+                )
                 await writer.drain()
 
         self._path.unlink(missing_ok=True)  # of a gateway of this name that was killed
@@ -68,9 +86,22 @@ class Siblings:
 
     async def others(self) -> list[GatewayCounts]:
         """Return what the others count; those that do not answer are left out."""
-        paths = sorted(path for path in self._folder.iterdir() if path != self._path)
-        found = await asyncio.gather(*map(_ask, paths))
+        found = [_decoded(raw, GatewayCounts) for raw in await self._ask(None)]
         return [counts for counts in found if counts is not None]
+
+    async def timeline(self, name: str) -> Timeline | None:
+        """Return the timeline of a request of another gateway; None if none of them has it."""
+        for raw in await self._ask(name):
+            if raw != b"null" and (found := _decoded(raw, Timeline)) is not None:
+                return found
+        return None
+
+    async def _ask(self, timeline: str | None) -> list[bytes]:
+        """Return the answers of those that have answered."""
+        paths = sorted(path for path in self._folder.iterdir() if path != self._path)
+        question = msgspec.json.encode(SiblingQuestion(timeline)) + b"\n"
+        found = await asyncio.gather(*(_ask(path, question) for path in paths))
+        return [raw for raw in found if raw]
 
     def close(self) -> None:
         """Answer no more."""
@@ -79,11 +110,21 @@ class Siblings:
             self._path.unlink(missing_ok=True)
 
 
-async def _ask(path: Path) -> GatewayCounts | None:
+def _decoded(raw: bytes, kind: type[T]) -> T | None:
+    """Return an answer; None if it was cut off."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+async def _ask(path: Path, question: bytes) -> bytes:
+    """Ask one gateway. Returns nothing if it does not answer in time."""
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             reader, writer = await asyncio.open_unix_connection(path, limit=LARGEST)
             with contextlib.closing(writer):
-                return msgspec.json.decode(await reader.read(LARGEST), type=GatewayCounts)
-    except (OSError, TimeoutError, msgspec.DecodeError):
-        return None
+                writer.write(question)
+                return await reader.read(LARGEST)
+    except (OSError, TimeoutError):
+        return b""

@@ -78,6 +78,7 @@ class Dispatcher:
                     priority=ask.priority,
                     cache_salt=ask.cache_salt,
                     grammar=ask.grammar,
+                    id=exchange.id,
                 )
                 self._door.submit(submit, entry.hear)
                 exchange.note(stream, self._door.key_of(request))

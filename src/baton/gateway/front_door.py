@@ -5,7 +5,8 @@ HTTP ──submit, cancel──▶ FrontDoor ──▶ Front ──Send──▶
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from itertools import count
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from baton.core.memory.state import Full
 from baton.core.messages import AskLedger, Clear, Drain, Register, ResetCache
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.engine_client import EngineClient
+from baton.gateway.timelines import Timelines
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
 from baton.ports.entropy import Entropy
@@ -61,13 +63,25 @@ class FrontDoor:
         warms_up: bool = False,
         control: str = LOOPBACK,
         engines: EngineClient | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """engines: sends requests to engines whose workers are guests of them; None = none may
-        register"""
+        """
+        Args:
+            engines: sends requests to engines whose workers are guests of them; None = none may
+                register
+            wall: returns the time in seconds since 1970, for timelines
+        """
         self._front, self._lines, self._clock, self._entropy = front, lines, clock, entropy
         self._engines = engines
+        self.timelines = Timelines(name_of=front.name_of, held=front.held, wall=wall)
         self._pump = GatewayPump(
-            core=core, front=front, lines=lines, clock=clock, say=self._say, engines=engines
+            core=core,
+            front=front,
+            lines=lines,
+            clock=clock,
+            say=self._say,
+            engines=engines,
+            watcher=self.timelines,
         )
         if engines is not None:
             engines.answers = self._engine_says

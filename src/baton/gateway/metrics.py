@@ -38,6 +38,10 @@ HISTOGRAMS = (
         "per_token",
     ),
     ("vllm:e2e_request_latency_seconds", "Time to the last token.", "whole"),
+    ("vllm:request_queue_time_seconds", "Time until its prompt begins to be computed.", "queue"),
+    ("vllm:request_prefill_time_seconds", "From then to its first token.", "prefill"),
+    ("vllm:request_decode_time_seconds", "From its first token to its last.", "decode"),
+    ("vllm:request_inference_time_seconds", "Of prefill and decode together.", "inference"),
     ("vllm:request_prompt_tokens", "Prompt tokens of a request.", "prompts"),
     ("vllm:request_generation_tokens", "Generated tokens of a request.", "answers"),
 )

@@ -22,6 +22,7 @@ from baton.gateway.schema import (
     TokenizeBody,
 )
 from baton.gateway.sleep import Sleeping, Slept
+from baton.gateway.timeline import EndedRequests, Timeline
 from baton.gateway.tokenization import Detokenized, Tokenized
 
 OPERATOR_FAULTS = (401, 403, 429, 500)
@@ -209,5 +210,19 @@ OPERATIONS = (
         "Who holds what, for clients on this machine.",
         Books,
         faults=(403, 500),
+    ),
+    _read(
+        "/debug/requests",
+        "requests",
+        "The requests that ended last, for clients on this machine.",
+        EndedRequests,
+        faults=(403, 500),
+    ),
+    _read(
+        "/debug/requests/{name}",
+        "timeline",
+        "Where the time of a request went, for clients on this machine.",
+        Timeline,
+        faults=(403, 404, 500),
     ),
 )

@@ -60,6 +60,8 @@ from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper, Sleeping
 from baton.gateway.stream import TextStream
 from baton.gateway.structured import GrammarMaker
+from baton.gateway.timeline import EndedRequests, ended_request
+from baton.gateway.timelines import KEPT, Timelines
 from baton.gateway.timeouts import timeout_ms
 from baton.gateway.tokenization import Detokenized, Tokenized, require_one_prompt
 from baton.gateway.tokenizer import Tokenizer
@@ -70,6 +72,7 @@ from baton.shell.settings import Role
 
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
+SHOWN_REQUESTS = 100
 ROLES = tuple(role.value for role in Role)
 COMPLETION = "cmpl-"  # begins the ids of completions
 ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
@@ -139,6 +142,7 @@ class Routes:
         sleeper: Sleeper,
         parsers: Parsers,
         siblings: Siblings | None,
+        timelines: Timelines | None,
     ) -> None:
         self._door, self._dispatcher, self._tokenizer, self._settings = (
             door,
@@ -157,7 +161,7 @@ class Routes:
         )
         self._grammars = GrammarMaker(vocabulary, checks, ends=tokenizer.eos_ids)
         self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
-        self._siblings = siblings
+        self._siblings, self._timelines = siblings, timelines
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -360,6 +364,26 @@ class Routes:
         """GET /debug/ledger: the ledgers of all workers, for clients on this machine."""
         require_local(request)
         return json_response(books(joined(await self._door.ledger(), await self._others())))
+
+    async def requests(self, request: Request) -> Response:
+        """GET /debug/requests: the requests that ended last, for clients on this machine."""
+        require_local(request)
+        timelines = () if self._timelines is None else self._timelines.latest(SHOWN_REQUESTS)
+        return json_response(EndedRequests(tuple(map(ended_request, timelines))))
+
+    async def timeline(self, request: Request, name: str) -> Response:
+        """GET /debug/requests/NAME: where the time of one went, for clients on this machine."""
+        require_local(request)
+        found = None if self._timelines is None else self._timelines.find(name)
+        if found is None and self._siblings is not None:
+            found = await self._siblings.timeline(name)
+        if found is None:
+            why = (
+                f"no request {name[:80]!r} among the last {KEPT} that have ended; give its room, "
+                "or the id of its answer"
+            )
+            raise refuse(why, code="request_not_found", status=404)
+        return json_response(found)
 
     async def _others(self) -> Sequence[GatewayCounts]:
         """What the other gateways behind the port count."""

@@ -15,6 +15,7 @@ from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import Key
 from baton.gateway.door import STOP_STRING, Capacity, Door, Hear, LedgerReport, Readiness
+from baton.gateway.timeline import Moments
 
 # vLLM's buckets in seconds, so that its dashboards fit.
 FIRST_S = (
@@ -91,6 +92,18 @@ class RequestTally(msgspec.Struct):
     whole: Histogram = _histogram(WHOLE_S)
     prompts: Histogram = _histogram(TOKENS)
     answers: Histogram = _histogram(TOKENS)
+    queue: Histogram = _histogram(WHOLE_S)
+    prefill: Histogram = _histogram(WHOLE_S)
+    decode: Histogram = _histogram(WHOLE_S)
+    inference: Histogram = _histogram(WHOLE_S)
+
+    def ended(self, moments: Moments) -> None:
+        """Count where the time of a request went that had an answer."""
+        if (spent := moments.spent) is not None:
+            self.queue.add(spent.queue_us / 1e6)
+            self.prefill.add(spent.prefill_us / 1e6)
+            self.decode.add(spent.decode_us / 1e6)
+            self.inference.add((spent.prefill_us + spent.decode_us) / 1e6)
 
 
 class _Timed:

@@ -4,7 +4,7 @@ workers ──▶ Lines ──▶ Front ──Say──▶ HTTP side
                 ◀──Send──┘
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -42,6 +42,14 @@ class GuestEngines(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Sees what the core does."""
+
+    def stepped(self, event: FrontEvent, effects: Sequence[Send | Say], now: Micros) -> None:
+        """The core has taken an event, and wants these effects."""
+        ...
+
+
 class GatewayPump:
     """One gateway. Its owner calls `turn` when frames have come, after every `step`, and when it
     asked.
@@ -58,8 +66,9 @@ class GatewayPump:
         clock: Clock,
         say: Callable[[Heard], None],
         engines: GuestEngines | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
-        self._engines = engines
+        self._engines, self._watcher = engines, watcher
         self._core, self._front, self._lines, self._clock, self._say = (
             core,
             front,
@@ -76,7 +85,13 @@ class GatewayPump:
         Raises:
             Overloaded: the request is refused
         """
-        self._effects += self._core.step(event, self._clock.now())
+        self._step(event, self._clock.now())
+
+    def _step(self, event: FrontEvent, now: Micros) -> None:
+        effects = self._core.step(event, now)
+        self._effects += effects
+        if self._watcher is not None:
+            self._watcher.stepped(event, effects, now)
 
     def turn(self) -> Micros | None:
         """Do everything that can be done now; returns how long to sleep (None: until woken)."""
@@ -88,21 +103,21 @@ class GatewayPump:
                         event.sender, event.message
                     ):
                         continue
-                    self._effects += self._core.step(event, now)
+                    self._step(event, now)
                     if isinstance(event.message, PAIRING):
                         self._tell_refusals()
                 case PeerLost():
                     log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
                     if self._engines is not None:
                         self._engines.lost(event.boot)
-                    self._effects += self._core.step(event, now)
+                    self._step(event, now)
                 case PeerUp():
                     log.info("peer_up", boot=f"{event.boot:x}")
                 case _:
                     log.warning("session_event", what=repr(event))
         wake = self._core.next_wake()
         if wake is not None and now >= wake:
-            self._effects += self._core.step(TimerDue(), now)
+            self._step(TimerDue(), now)
         self._perform()
         self._lines.flush()
         timers = [t for t in (self._core.next_wake(), self._lines.timer()) if t is not None]

@@ -20,6 +20,10 @@ class Closing:
     def __len__(self) -> int:
         return len(self._owed)
 
+    def __contains__(self, room: Room) -> bool:
+        """Whether a worker still holds something of a room."""
+        return room in self._owed
+
     def __iter__(self) -> Iterator[tuple[Key, list[Boot]]]:
         """Yield every epoch that has not ended, with the workers that have not ended it."""
         return (

@@ -233,6 +233,14 @@ class Front:
         """Return all registered workers."""
         return self.router.registered()
 
+    def name_of(self, boot: Boot) -> str:
+        """Return the name of a worker; its boot, if it is gone."""
+        return self.router.name_of(boot)
+
+    def held(self, room: Room) -> bool:
+        """Return whether a worker still holds something of a room."""
+        return room in self.epochs.closing
+
     def refusals(self) -> list[str]:
         """Return which registered workers cannot hand over to each other, and why not."""
         return self.router.refusals()

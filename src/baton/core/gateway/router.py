@@ -182,6 +182,11 @@ class Router:
         """Return all workers as they have registered."""
         return [w.register for w in self._all.values()]
 
+    def name_of(self, boot: Boot) -> str:
+        """Return the name of a worker; its boot, if it is gone."""
+        worker = self._all.get(boot)
+        return worker.register.name if worker is not None else f"{boot:x}"
+
     def refusals(self) -> list[str]:
         """Return which pairs cannot hand over, and why not."""
         name = {boot: worker.register.name for boot, worker in self._all.items()}

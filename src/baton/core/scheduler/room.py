@@ -8,7 +8,7 @@ import msgspec
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Micros, TokenId
 from baton.core.memory.prefix_cache import CachedPage, PageHash
-from baton.core.messages import Drawn, FinishReason, Limits, Ticket
+from baton.core.messages import Drawn, FinishReason, Limits, RoomPhase, Ticket
 from baton.core.prompt_scores import PromptScores
 
 
@@ -38,6 +38,9 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     url: str | None = None  # of the engine that this worker is a guest of
     verify_ms: int = 0  # a cached page is used only if it was hashed within this time; 0 = no limit
     publish_cache: bool = False  # whether the changes of the cache are published, with their tokens
+
+
+MOST_PHASES = 32  # that a worker remembers of a room
 
 
 class RoomState(StrEnum):
@@ -93,6 +96,7 @@ class OpenRoom:
         self.born = now
         self.number = 0  # counts rooms in the order in which they come to this worker
         self.since = now  # when it entered its state
+        self._phases: list[RoomPhase] = []  # the states that it has left
         self.progress = now  # when the handoff last moved
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
         self.admit_by = Micros(now + ticket.admit_ms * 1000)
@@ -115,6 +119,24 @@ class OpenRoom:
         self.awaits_grammar = False
         # of the prompt's tokens, as far as known; None once the gateway was told, or if not wanted
         self.scores: PromptScores | None = None
+
+    def leaves(self, state: RoomState, now: Micros) -> Micros:
+        """Note that the room leaves a state. Returns how long it was in it."""
+        spent = Micros(now - self.since)
+        self.since = now
+        if len(self._phases) < MOST_PHASES:
+            self._phases.append(RoomPhase(state.value, spent))
+            return spent
+        # it was preempted again and again: the time counts as more of the last one of its kind
+        last = max((i for i, p in enumerate(self._phases) if p.state == state), default=-1)
+        longer = self._phases[last].us + spent
+        self._phases[last] = RoomPhase(self._phases[last].state, longer)
+        return spent
+
+    @property
+    def phases(self) -> tuple[RoomPhase, ...]:
+        """The states that the room has left, in order, and how long it was in each."""
+        return tuple(self._phases)
 
     @property
     def alone(self) -> bool:

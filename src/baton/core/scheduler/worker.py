@@ -146,8 +146,7 @@ class Worker(Generic[R]):
         before, after = room.state, self.role.table[room.state, saw]
         if after is not before:
             self.rooms.move(room, after)
-            self.spent.setdefault(before, Durations()).add(self.now - room.since)
-            room.since = self.now
+            self.spent.setdefault(before, Durations()).add(room.leaves(before, self.now))
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
         """End a room because of a failure. Its gateway is told why and aborts the other side."""
@@ -178,7 +177,7 @@ class Worker(Generic[R]):
         self.followers.forget(room.key)
         self.ledger.give_back(room.key)
         self.rooms.drop(room)
-        self.send(room.ticket.gateway, Ended(room.key))
+        self.send(room.ticket.gateway, Ended(room.key, room.phases))
 
     def pages_for(self, room: R, tokens: int) -> dict[GroupName, int]:
         """Return the pages of each group that a room with this many positions begins with. Where

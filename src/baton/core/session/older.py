@@ -17,6 +17,7 @@ from baton.core.messages import (
     AskCache,
     CacheChanged,
     Credits,
+    Ended,
     Hello,
     Introduce,
     Register,
@@ -31,6 +32,7 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
         Credits: {"backlog": 2, "prefill_cost": 2, "cache_changes": 2},
         Register: {"caches": 2},
         Trial: {"step": 2},
+        Ended: {"phases": 2},
     }
 )
 

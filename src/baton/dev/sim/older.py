@@ -16,6 +16,7 @@ UNKNOWN_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "credits": frozenset({"backlog", "prefill_cost", "cache_changes"}),
         "register": frozenset({"caches"}),
         "trial": frozenset({"step"}),
+        "ended": frozenset({"phases"}),
     }
 )
 
