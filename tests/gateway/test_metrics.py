@@ -1,6 +1,9 @@
 """Scrapes parse, and agree with a little history that is known."""
 
 import functools
+import json
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +22,8 @@ from baton.gateway.tally import RequestTally, TallyingDoor
 from .fake_door import FakeDoor, view
 from .models import ids
 from .rig import MODEL, post, request
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def parse(page: bytes) -> dict[tuple, float]:
@@ -218,7 +223,6 @@ def test_the_classes_of_durations_ascend():
 
 
 def test_every_metric_is_documented():
-    from pathlib import Path
 
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     decode = msgspec.structs.replace(
@@ -229,3 +233,18 @@ def test_every_metric_is_documented():
         f.name for f in text_string_to_metric_families(page) if not f.name.startswith("process_")
     }
     assert [n for n in sorted(names) if f"`{n}" not in text] == []
+
+
+def test_the_board_names_metrics_that_there_are():
+    board = json.loads((DOCS / "grafana" / "baton.json").read_text())
+    page = (DOCS / "metrics.md").read_text()
+    asked = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"\b(?:vllm|baton):\w+", target["expr"])
+    }
+    assert len(asked) > 20
+    for name in asked:
+        documented = re.sub(r"_(bucket|sum|count)$", "", name)
+        assert f"`{documented}`" in page, name

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from socket import socket as Socket
 from ssl import SSLContext
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -19,6 +21,7 @@ from baton.adapters.entropy import SystemEntropy
 from baton.adapters.zmq_control import ZmqControl
 from baton.cli.api_keys import open_to_all, read_keys
 from baton.cli.record import Recording, recording
+from baton.core.errors import ConfigError
 from baton.core.gateway.request import FrontSettings
 from baton.core.ids import Boot
 from baton.core.parts import FrontParts
@@ -37,7 +40,11 @@ from baton.shell.lines import Lines
 from baton.shell.listener import bound, inherited
 from baton.wire.codec import MAX_FRAME_BYTES
 
+if TYPE_CHECKING:
+    from baton.gateway.spans import RequestSpans
+
 log = structlog.get_logger()
+FLUSH_MS = 2_000  # for the last spans, when the gateway ends
 # After that a gateway takes requests although it is not ready, to say why.
 READY_WITHIN_S, READY_LOOK_S = 3.0, 0.05
 
@@ -107,6 +114,12 @@ async def _run(
     siblings = None
     if settings.shared is not None and settings.shared.counts is not None:
         siblings = Siblings(Path(settings.shared.counts), settings.name)
+    spans = None
+    if settings.otlp_traces_endpoint is not None:
+        spans = exported_spans(settings.otlp_traces_endpoint, settings)
+        door.timelines.on_begin.append(spans.began)
+        door.timelines.on_end.append(spans.ended)
+        engines.headers_of = spans.headers
     app = create_app(door, tokenizer, http, siblings, door.timelines)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -141,8 +154,34 @@ async def _run(
         door.close()
         await engines.close()
         record.close()
+        if spans is not None:
+            await asyncio.to_thread(spans.close, FLUSH_MS)
     if door.failed.done():
         await door.failed
+
+
+def exported_spans(endpoint: str, settings: GatewaySettings) -> "RequestSpans":
+    """Return what tells a collector of every request.
+
+    Raises:
+        ConfigError: the packages for that are not installed, or the endpoint is no URL
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from baton.gateway.spans import RequestSpans
+    except ImportError as error:
+        raise ConfigError(
+            f"--otlp-traces-endpoint needs the package {error.name}: pip install 'baton-llm[otel]'"
+        ) from error
+    if urlsplit(endpoint).scheme not in ("http", "https"):
+        raise ConfigError(
+            f"--otlp-traces-endpoint is {endpoint!r}: give an URL that begins with http:// or "
+            "https://, such as http://127.0.0.1:4318/v1/traces"
+        )
+    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint))
+    return RequestSpans(processor, gateway=settings.name, model=settings.served_model_name)
 
 
 def _front_door(

@@ -26,6 +26,7 @@ class Submit(msgspec.Struct, frozen=True):
     cache_salt: str = ""  # goes into every ticket too; see there
     grammar: Grammar | None = None  # likewise
     id: str = ""  # of the answer, as the client knows it
+    traceparent: str = ""  # by which the client's trace goes on (W3C Trace Context)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -67,6 +67,7 @@ class Ask(msgspec.Struct, frozen=True):
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
     include_stop: bool
+    traceparent: str = ""  # by which the client's trace goes on
 
     def sampling(self, order: Order, *, fresh_seed: int) -> Sampling:
         """Return the sampling parameters of an order; `fresh_seed` is used if the client gave no
@@ -95,6 +96,7 @@ class Terms(msgspec.Struct, frozen=True):
     eos_ids: tuple[TokenId, ...]
     vocab_size: int
     deadline_ms: int
+    traceparent: str = ""
 
 
 def understand(
@@ -165,6 +167,7 @@ def understand(
         skip_special_tokens=_either(body.skip_special_tokens, True),
         spaces_between_special_tokens=_either(body.spaces_between_special_tokens, True),
         include_stop=bool(body.include_stop_str_in_output),
+        traceparent=terms.traceparent,
     )
 
 

@@ -79,6 +79,7 @@ class Dispatcher:
                     cache_salt=ask.cache_salt,
                     grammar=ask.grammar,
                     id=exchange.id,
+                    traceparent=ask.traceparent,
                 )
                 self._door.submit(submit, entry.hear)
                 exchange.note(stream, self._door.key_of(request))

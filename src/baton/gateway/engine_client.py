@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key, TokenId, TokenIndex
+from baton.core.ids import Boot, Key, Room, TokenId, TokenIndex
 from baton.core.messages import (
     Abort,
     AnyMessage,
@@ -76,6 +76,8 @@ class EngineClient:
         """key: the API key that engines may ask for."""
         self.answers: Callable[[Boot, Said], None] = lambda boot, message: None
         self._model = model
+        # returns the headers with which an engine continues the trace of a request
+        self.headers_of: Callable[[Room], Mapping[str, str]] = lambda room: {}
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._urls: dict[Boot, str] = {}
         self._prefill: set[Boot] = set()
@@ -185,7 +187,7 @@ class EngineClient:
         prefill = boot == ticket.prefill
         try:
             if prefill:
-                async for _ in self._events(boot, body_of(ticket, self._model, prefill=True)):
+                async for _ in self._events(boot, ticket, prefill=True):
                     pass
             else:
                 await self._generate(boot, ticket)
@@ -196,7 +198,7 @@ class EngineClient:
 
     async def _generate(self, boot: Boot, ticket: Ticket) -> None:
         key, at, finish = ticket.key, len(ticket.said), None
-        async for event in self._events(boot, body_of(ticket, self._model, prefill=False)):
+        async for event in self._events(boot, ticket, prefill=False):
             for choice in event.choices:
                 drawn = tuple(Drawn(TokenId(t), None, ()) for t in choice.token_ids or ())
                 finish = FINISH.get(choice.finish_reason or "")
@@ -211,14 +213,18 @@ class EngineClient:
         if finish is None:
             raise EngineFault("its answer ended before the request did")
 
-    async def _events(self, boot: Boot, body: Mapping[str, Any]) -> AsyncIterator[AnswerEvent]:
+    async def _events(
+        self, boot: Boot, ticket: Ticket, *, prefill: bool
+    ) -> AsyncIterator[AnswerEvent]:
         """Yield the events of one answer.
 
         Raises:
             EngineFault: the engine refuses, or answers with something else
         """
         url = f"{self._urls[boot]}/v1/completions"
-        async with self._http().post(url, json=body) as reply:
+        body = body_of(ticket, self._model, prefill=prefill)
+        headers = self.headers_of(ticket.key.room)
+        async with self._http().post(url, json=body, headers=headers) as reply:
             if reply.status != 200:
                 said = (await reply.content.read(MAX_REFUSAL)).decode(errors="replace")
                 raise EngineFault(f"HTTP {reply.status}: {said}")

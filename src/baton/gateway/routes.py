@@ -73,6 +73,7 @@ from baton.shell.settings import Role
 SLEEP_MODES = ("wait", "abort")
 SLEEP_WITHIN_S = 60.0
 SHOWN_REQUESTS = 100
+MOST_TRACEPARENT = 128  # characters; one of today's version has 55
 ROLES = tuple(role.value for role in Role)
 COMPLETION = "cmpl-"  # begins the ids of completions
 ENTRY_BYTES = 256  # of one logprob and the text of its token, in an answer
@@ -465,6 +466,7 @@ class Routes:
             self._tokenizer.eos_ids,
             self._tokenizer.vocab_size,
             deadline_ms,
+            request.headers.get("traceparent", "")[:MOST_TRACEPARENT],
         )
 
     def _card(self) -> ModelCard:

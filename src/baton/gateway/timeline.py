@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from baton.core.door import Submit
 from baton.core.ids import Boot, Epoch, Micros, Room
 from baton.core.messages import RoomPhase, Ticket
 
@@ -121,12 +122,13 @@ class Moments:
 
     __slots__ = (
         *("arrived_at", "attempts", "cached", "end", "ended_at", "first_at", "generated"),
-        *("id", "names", "prompt", "room", "wall"),
+        *("id", "names", "prompt", "room", "traceparent", "wall"),
     )
 
-    def __init__(self, id: str, room: Room, prompt: int, now: Micros, wall: float) -> None:
+    def __init__(self, submit: Submit, room: Room, now: Micros, wall: float) -> None:
         """wall: seconds since 1970"""
-        self.id, self.room, self.prompt = id, room, prompt
+        self.id, self.traceparent = submit.id, submit.traceparent
+        self.room, self.prompt = room, len(submit.prompt)
         self.arrived_at, self.wall = now, wall
         self.attempts: list[TimelineAttempt] = []
         self.names: dict[Boot, str] = {}  # of its workers

@@ -34,6 +34,7 @@ class Timelines:
         wall: Callable[[], float],
     ) -> None:
         self._name_of, self._held, self._wall = name_of, held, wall
+        self.on_begin: list[Callable[[Moments], None]] = []  # called when one has come
         self.on_end: list[Callable[[Moments], None]] = []  # called when one has ended everywhere
         self._open: dict[Room, Moments] = {}
         self._by_request: dict[RequestId, Moments] = {}  # of those the client still waits for
@@ -75,8 +76,10 @@ class Timelines:
                 if (attempt := self._attempt(ended)) is not None:
                     attempt.phases[sender] = ended.phases
             case Submitted(submit=submit, room=room):
-                moments = Moments(submit.id, room, len(submit.prompt), now, self._wall())
+                moments = Moments(submit, room, now, self._wall())
                 self._open[room] = self._by_request[submit.request] = moments
+                for tell in self.on_begin:
+                    tell(moments)
             case Cancel():
                 self._ends(event.request, CANCELLED, now)
             case _:

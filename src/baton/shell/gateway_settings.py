@@ -170,6 +170,15 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
             HTTP,
         ),
     ] = "never"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Flag(
+            "Where an OpenTelemetry collector takes spans by HTTP, such as "
+            "http://127.0.0.1:4318/v1/traces; needs baton-llm[otel].",
+            HTTP,
+            metavar="URL",
+        ),
+    ] = None
     shutdown_timeout_s: Annotated[
         float,
         Flag(
