@@ -21,7 +21,11 @@ from .test_metrics import metrics, parse
 def counts(name: str, *, open_requests: int = 0, **tally: int) -> GatewayCounts:
     stated = Credits(1, Boot((1 << 64) - 1), {GroupName("full"): 3}, {GroupName("full"): 9}, 0, 1)
     report = LedgerReport(
-        (), (), open_requests, pairs=4, events={"new_epoch": 2}, credits={"decode-0": stated}
+        *((), (), open_requests),
+        pairs=4,
+        events={"new_epoch": 2},
+        credits={"decode-0": stated},
+        known_pages=9,
     )
     return GatewayCounts(name, RequestTally(**tally), report)
 
@@ -93,6 +97,8 @@ def test_the_page_has_a_series_for_each_gateway():
     assert of("vllm:inter_token_latency_seconds_count", "gateway-1", model_name="m") == 3
     assert of("baton:open_requests", "gateway-0") == 1
     assert of("baton:open_requests", "gateway-1") == 7
+    assert of("baton:known_cached_pages", "gateway-0") == 0
+    assert of("baton:known_cached_pages", "gateway-1") == 9
     assert not any(name.startswith("process_") for name, _ in found), "of one process among several"
 
 

@@ -45,7 +45,7 @@ class LedgerReport(msgspec.Struct, frozen=True):
 
     The other fields are the gateway's own: the number of requests and rooms that have not ended,
     the number of usable pairs, counts of rare branches, each worker's last statement of capacity,
-    and the queue.
+    the queue, and how many pages of workers' prefix caches it knows of.
     """
 
     workers: tuple[LedgerView, ...]
@@ -55,6 +55,7 @@ class LedgerReport(msgspec.Struct, frozen=True):
     events: dict[str, int] = {}
     credits: dict[str, Credits] = {}
     queue: QueueView = QueueView()
+    known_pages: int = 0
 
 
 class Door(Protocol):

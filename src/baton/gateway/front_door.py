@@ -197,6 +197,7 @@ class FrontDoor:
             events={mark.name.lower(): n for mark, n in self._front.marks.items()},
             credits=self._front.credits(),
             queue=self._front.queue(self._clock.now()),
+            known_pages=self._front.known_pages,
         )
 
     def close(self) -> None:

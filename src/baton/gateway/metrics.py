@@ -211,6 +211,12 @@ class Metrics:
             which,
             [(labels, counts.report.pairs) for labels, counts in gateways],
         )
+        yield _gauge(
+            "baton:known_cached_pages",
+            "Cached pages of workers that requests are routed by.",
+            which,
+            [(labels, counts.report.known_pages) for labels, counts in gateways],
+        )
         up = [((view.name, view.role), 1) for view in report.workers] + [
             ((name, ""), 0) for name in report.missing
         ]

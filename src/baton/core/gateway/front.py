@@ -268,6 +268,11 @@ class Front:
         return self._questions.unanswered(question)
 
     @property
+    def known_pages(self) -> int:
+        """How many pages of workers' prefix caches the gateway knows of."""
+        return len(self.router.caches)
+
+    @property
     def open_requests(self) -> int:
         """How many requests have not ended, and how many rooms are not closed yet."""
         return len(self.requests) + len(self.epochs.closing)
