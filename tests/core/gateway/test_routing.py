@@ -16,7 +16,7 @@ from baton.core.door import Cancel, RequestId
 from baton.core.events import MessageReceived, PeerLost
 from baton.core.gateway.known_caches import ASK_AGAIN_US
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
-from baton.core.gateway.router import TIE
+from baton.core.gateway.worker_choice import TIE
 from baton.core.ids import Boot, Micros, TokenId
 from baton.core.marks import Mark
 from baton.core.messages import (

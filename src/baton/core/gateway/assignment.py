@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from baton.core.door import Submit
 from baton.core.gateway.request import Request
 from baton.core.gateway.request_state import RequestState
-from baton.core.gateway.router import Pair
 from baton.core.gateway.throughput import AnswerLengths, PendingAnswer
+from baton.core.gateway.worker_pairs import Pair
 from baton.core.ids import Micros
 from baton.core.marks import Mark
 from baton.core.messages import FailCode
@@ -43,7 +43,7 @@ class Assignment:
             Micros(now + submit.limits.deadline_ms * 1000),
             begun=False,
         )
-        unadmitted, answer_us = front.router.unadmitted, front.router.takes_us(answer, now)
+        unadmitted, answer_us = front.router.unadmitted, front.router.choice.takes_us(answer, now)
         front.edge.require_room(
             submit,
             open_requests=len(front.requests),
@@ -87,19 +87,19 @@ class Assignment:
                 front.epochs.begin(request, pair, now)
             elif (
                 not answer.begun
-                and now + (takes_us := front.router.takes_us(answer, now)) > request.deadline
+                and now + (takes_us := front.router.choice.takes_us(answer, now)) > request.deadline
             ):
                 front.marks[Mark.TOO_LATE] += 1
                 front.epochs.fail(
                     request, FailCode.QUEUE_TIMEOUT, front.edge.too_late(request, takes_us, now)
                 )
             else:
-                if not front.router.in_time(answer, now):
+                if not front.router.choice.in_time(answer, now):
                     front.alarm.tell(Micros(now + LOOK_AGAIN_US))
                 return
 
     def _choose(self, request: Request, answer: PendingAnswer, now: Micros) -> Pair | None:
-        return self._front.router.choose(request.pages(), answer, now)
+        return self._front.router.choice.choose(request.pages(), answer, now)
 
     def pending(self, request: Request) -> PendingAnswer:
         """Return what is still to be generated of a request."""

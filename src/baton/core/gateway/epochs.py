@@ -12,8 +12,8 @@ from baton.core.door import Fail, Finish
 from baton.core.gateway.closing import Closing
 from baton.core.gateway.request import Request
 from baton.core.gateway.request_state import RequestSaw
-from baton.core.gateway.router import Pair
 from baton.core.gateway.suspects import MARGIN, Suspects
+from baton.core.gateway.worker_pairs import Pair
 from baton.core.ids import Boot, Key, Micros, Room
 from baton.core.marks import Mark
 from baton.core.messages import Abort, Close, Ended, FailCode, FinishReason, Trial

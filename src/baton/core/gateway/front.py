@@ -200,7 +200,7 @@ class Front:
 
     def next_wake(self) -> Micros | None:
         """Return when a TimerDue is wanted at the latest."""
-        return self.alarm.at if self.requests or self.router.introductions() else None
+        return self.alarm.at if self.requests or self.router.pairs.introductions() else None
 
     # ---- effects --------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Front:
 
     def refusals(self) -> list[str]:
         """Return which registered workers cannot hand over to each other, and why not."""
-        return self.router.refusals()
+        return self.router.pairs.refusals()
 
     def credits(self) -> dict[str, Credits]:
         """Return what workers last said of their capacity, by name."""

@@ -8,7 +8,7 @@ Register ──▶ Introduce, to decode, each prefill worker ──▶ Paired: t
 
 from typing import TYPE_CHECKING
 
-from baton.core.gateway.router import Pair
+from baton.core.gateway.worker_pairs import Pair
 from baton.core.ids import Boot, Micros
 from baton.core.marks import Mark
 from baton.core.messages import (
@@ -40,12 +40,14 @@ class Membership:
 
     def on_paired(self, sender: Boot, message: Paired, now: Micros) -> None:
         """A decode worker can read from a prefill worker."""
-        if self._front.router.paired((message.prefill, sender), message.fabric):
+        if self._front.router.pairs.paired((message.prefill, sender), message.fabric):
             self._front.assignment.advance(now)
 
     def on_unpaired(self, sender: Boot, message: Unpaired, now: Micros) -> None:
         """A decode worker cannot read from a prefill worker."""
-        self._introduce_at(self._front.router.unpaired((message.prefill, sender), message.why, now))
+        self._introduce_at(
+            self._front.router.pairs.unpaired((message.prefill, sender), message.why, now)
+        )
         self._front.assignment.advance(now)
 
     def on_credits(self, sender: Boot, message: Credits, now: Micros) -> None:
@@ -68,26 +70,26 @@ class Membership:
 
     def doubt(self, pair: Pair, now: Micros) -> None:
         """One of the two says that it has lost the other."""
-        again = self._front.router.doubt(pair, now)
+        again = self._front.router.pairs.doubt(pair, now)
         self._front.marks[Mark.PAIR_DOUBTED] += again is not None
         self._introduce_at(again)
 
     def on_timer(self, now: Micros) -> None:
         """It may be time to introduce two workers again."""
-        for pair, at in list(self._front.router.introductions().items()):
+        for pair, at in list(self._front.router.pairs.introductions().items()):
             if now >= at:
                 self._introduce(pair)
 
     def dues(self) -> list[Micros]:
         """Return when workers are to be introduced again."""
-        return list(self._front.router.introductions().values())
+        return list(self._front.router.pairs.introductions().values())
 
     def _introduce_at(self, at: Micros | None) -> None:
         if at is not None:
             self._front.alarm.tell(at)
 
     def _introduce(self, pair: Pair) -> None:
-        self._front.router.introduced(pair)
+        self._front.router.pairs.introduced(pair)
         prefill = self._front.router.get(pair[0])
         assert prefill is not None
         assert prefill.register.address is not None, "a prefill worker listens"

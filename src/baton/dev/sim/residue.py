@@ -178,7 +178,10 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CacheIndex", "_has"): lambda live, owner, table: (
             set(table) == set().union(*owner._pages.values())
         ),
-        ("Router", "_pairs"): _pairs,
+        ("WorkerPairs", "_fabrics"): _pairs,
+        ("WorkerPairs", "_workers"): _each("workers"),
+        ("WorkerChoice", "_workers"): _each("workers"),
+        ("WorkerChoice", "_ahead"): _pairs,
         ("Router", "_ahead"): _pairs,
         # of the links that dialled us the adapter forgets the oldest (adapters/zmq_control.py
         # MAX_LINKS); what we dialled is above

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from baton.core.gateway.request import Request
-from baton.core.gateway.router import Pair
+from baton.core.gateway.worker_pairs import Pair
 from baton.core.ids import Key
 from baton.core.matchers import Matchers
 from baton.core.memory.prefix_cache import CachedPage

@@ -13,8 +13,8 @@ from baton.core.gateway.epoch_failures import EpochFailures
 from baton.core.gateway.epochs import Epochs
 from baton.core.gateway.front import Front
 from baton.core.gateway.request import FrontSettings, Request
-from baton.core.gateway.router import Pair
 from baton.core.gateway.stamps import Stamps
+from baton.core.gateway.worker_pairs import Pair
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Boot, Epoch, Key, Micros, Room, Stamp, TokenIndex
 from baton.core.messages import Credits, Drawn, Ended, FailCode, Failed, FinishReason, Ticket
