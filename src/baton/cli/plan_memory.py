@@ -14,12 +14,12 @@ import typer
 
 from baton.cli import options as opt
 from baton.cli.flags import Given, with_flags
-from baton.cli.host_share import automatic
+from baton.cli.host_share import automatic, uses_host_memory
 from baton.cli.models import require
 from baton.cli.processes import names_of
 from baton.cli.sizes import show_size
 from baton.core.ids import GroupName
-from baton.core.memory.state import Placement, Unit
+from baton.core.memory.state import Placement, StateTable, Unit
 from baton.shell.settings import Role, WorkerSettings
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     """The capacity of a worker's pools.
 
     Attributes:
-        host_bytes: host memory of each rank for the state of preempted requests
+        host_bytes: host memory of each rank for the state of preempted requests or, on prefill,
+            for checkpoints of prompts
         fits: number of requests that fit at once, by their length in tokens
         away: number of preempted requests that fit in host memory, by their length
     """
@@ -98,6 +99,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     span = Span(table, s.page_tokens)
     host = _host_bytes(
         s,
+        table,
         [
             sum(n * p.page_bytes(g) for g, n in pool.items())
             for p, pool in zip(ranks, pools, strict=True)
@@ -127,14 +129,14 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     )
 
 
-def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
+def _host_bytes(s: WorkerSettings, table: StateTable, pools: Sequence[int]) -> int:
     """Return the host memory of each rank, if all ranks are on this machine.
 
     `pools` has the bytes of each rank's pools.
     """
     from baton.adapters.memory import available_bytes
 
-    if s.role is Role.PREFILL:
+    if not uses_host_memory(s, table):
         return 0
     if s.host_kv_memory.nbytes is not None:
         return s.host_kv_memory.nbytes
