@@ -22,6 +22,7 @@ from baton.core.memory.checkpoints import PromptCheckpoint, kept_blocks, kept_by
 from baton.core.memory.host_ledger import HostLedger
 from baton.core.messages import Drawn
 from baton.core.scheduler.admission import Reuse
+from baton.core.scheduler.constraining import Constraining
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.resumed_sums import kept_sums, resumed_sums
@@ -35,8 +36,14 @@ Then = Callable[[PrefillRoom, RowOrder, Drawn | None], None]
 class Checkpointing(Stage[PrefillRoom]):
     """Keeps the checkpoints of one prefill worker, and lets prompts resume from them."""
 
-    def __init__(self, worker: Worker[PrefillRoom], offering: Offering) -> None:
+    def __init__(
+        self,
+        worker: Worker[PrefillRoom],
+        offering: Offering,
+        constraining: Constraining[PrefillRoom],
+    ) -> None:
         super().__init__(worker)
+        self._constraining = constraining
         self._offering, self._book = offering, worker.reuse.checkpoints
         self._host = HostLedger(worker.placements, worker.settings.host_bytes, measure=kept_bytes)
         self._keeps: dict[int, PromptCheckpoint] = {}  # on their way to the host stores, by order
@@ -173,6 +180,7 @@ class Checkpointing(Stage[PrefillRoom]):
                 length=room.length,
             )
             self._offering.resumed(room)
+            self._constraining.constrain(room)
             return
         worker.marks[Mark.RESUMED_IN_VAIN] += 1
         self._book.remove(one)

@@ -71,12 +71,13 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
     worker.reuse.on |= worker.reuse.keeps
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
     offering = Offering(worker)
-    checkpointing = Checkpointing(worker, offering)
+    constraining = Constraining(worker)
+    checkpointing = Checkpointing(worker, offering, constraining)
     ahead = AheadOfDecode(worker, offering)
     return ahead, (
         ahead,
         checkpointing,
-        Constraining(worker),
+        constraining,
         Computing(worker, rule=rule, then=checkpointing.computed),
         offering,
         Borrowing(worker, offering),
