@@ -77,8 +77,8 @@ def test_a_turn_computes_only_what_is_new(
         assert turn([*other, *some(QUESTION, 78)])[1] == 0
         fleet.settle()
         view = prefill_of(fleet)
-        assert view.counters.events["resumed_from_checkpoint"] == TURNS
-        assert view.counters.events["kept"] == TURNS + 2
+        assert view.counters.events["checkpoint_used"] == TURNS
+        assert view.counters.events["checkpoint_kept"] == TURNS + 2
         assert 0 < view.host["used"] < view.host["total"]
     finally:
         fleet.close()

@@ -12,13 +12,13 @@ from baton.core.frames import AnyFrame
 from baton.core.protocol import PROTOCOL
 
 # the number, and the digest of all frames' schemas when somebody last looked
-LOOKED_AT = (2, "cad14d7e5ba47896")
+LOOKED_AT = (2, "0be0238575b16d11")
 LOOK = """A frame or a message has another schema than the one that protocol {number} was last looked at with.
 Has a version of Baton been released that says protocol {number}? Then, with the code of that version, run
     python -m tests.wire.make_golden > tests/wire/golden/protocol-{number}.json
 and PROTOCOL (core/protocol.py) becomes {next}; what is new gets rows in core/session/older.py.
 Either way this test gets
-LOOKED_AT = ({number_or_next}, "{found}")"""
+LOOKED_AT = (2, "0be0238575b16d11")
 
 
 def bare(schema: Any) -> Any:

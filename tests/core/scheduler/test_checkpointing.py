@@ -248,8 +248,8 @@ def test_a_later_prompt_goes_on_where_the_earlier_one_ended(page_blocks: int) ->
     assert (resume.name, resume.key, resume.length) == (1, key(2), len(FIRST))
     assert bench.serve(3, (*NEXT, 5)) == len(NEXT), "the end of the second one was kept too"
     assert bench.serve(4, (*FIRST, 9, 9)) == len(FIRST)
-    assert bench.marks[Mark.KEPT] == 4
-    assert bench.marks[Mark.RESUMED_FROM_CHECKPOINT] == 3
+    assert bench.marks[Mark.CHECKPOINT_KEPT] == 4
+    assert bench.marks[Mark.CHECKPOINT_USED] == 3
     assert not bench.orders("vacate")
 
 
@@ -330,7 +330,7 @@ def test_what_does_not_come_back_is_computed(page_blocks: int, how: str) -> None
     assert bench.orders("vacate") == [key(2)]
     assert bench.orders("forget") == [1]
     assert [set(store) for store in bench.stores] == [{2}, {2}]
-    assert bench.marks[Mark.RESUMED_IN_VAIN] == 1
+    assert bench.marks[Mark.CHECKPOINT_UNUSABLE] == 1
     assert not any(isinstance(m, Failed) for m in bench.sent), "it costs speed alone"
     bench.fails = lambda rank, effect: ""
     assert bench.serve(3, (*NEXT, 1)) == len(NEXT)
@@ -393,7 +393,7 @@ def test_a_prompt_whose_end_does_not_fit_is_not_kept() -> None:
     bench = Bench(host_bytes=1)
     bench.serve(1, FIRST)
     assert not bench.orders("keep")
-    assert bench.marks[Mark.NOT_KEPT] == 1
+    assert bench.marks[Mark.CHECKPOINT_NOT_KEPT] == 1
 
 
 def test_a_checkpoint_goes_with_its_cached_pages() -> None:

@@ -83,7 +83,7 @@ class Checkpointing(Stage[PrefillRoom]):
             self._book.use(known)
             return
         if not self._make_space(room.length):
-            worker.marks[Mark.NOT_KEPT] += 1
+            worker.marks[Mark.CHECKPOINT_NOT_KEPT] += 1
             return
         self._last_name += 1
         name, order = CheckpointName(self._last_name), worker.new_order()
@@ -112,7 +112,7 @@ class Checkpointing(Stage[PrefillRoom]):
         if vote is not Vote.ARRIVED:
             self.worker.marks[Mark.COPY_FAILED] += 1
         elif self.worker.ledger.cache.has(one.last) and not self._book.same(one.page, one.tail):
-            self.worker.marks[Mark.KEPT] += 1
+            self.worker.marks[Mark.CHECKPOINT_KEPT] += 1
             self._book.add(one)
             return
         self._forget(one)
@@ -167,7 +167,7 @@ class Checkpointing(Stage[PrefillRoom]):
         one = self._resuming[key]
         if vote is Vote.ARRIVED and self._as_computed(one, by_rank):
             self._release(key)
-            worker.marks[Mark.RESUMED_FROM_CHECKPOINT] += 1
+            worker.marks[Mark.CHECKPOINT_USED] += 1
             worker.see(room, Saw.RESUMED)
             worker.reuse.resumed(room, one.length)
             room.ordered = room.done = one.length
@@ -182,7 +182,7 @@ class Checkpointing(Stage[PrefillRoom]):
             self._offering.resumed(room)
             self._constraining.constrain(room)
             return
-        worker.marks[Mark.RESUMED_IN_VAIN] += 1
+        worker.marks[Mark.CHECKPOINT_UNUSABLE] += 1
         self._book.remove(one)
         self._release(key)
         worker.see(room, Saw.NOT_RESUMED)
