@@ -18,7 +18,7 @@ Has a version of Baton been released that says protocol {number}? Then, with the
     python -m tests.wire.make_golden > tests/wire/golden/protocol-{number}.json
 and PROTOCOL (core/protocol.py) becomes {next}; what is new gets rows in core/session/older.py.
 Either way this test gets
-LOOKED_AT = (2, "0be0238575b16d11")
+LOOKED_AT = ({number_or_next}, "{found}")"""
 
 
 def bare(schema: Any) -> Any:

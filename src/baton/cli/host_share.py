@@ -3,8 +3,8 @@ state of preempted requests; on prefill, for checkpoints of prompts.
 
 While requests grow, more and more of them are preempted. If n requests run, of which c fit into the
 pools at full length, the preempted state amounts to about ln(n / c) times the pools; twice the
-pools is enough up to n = 7 c. A prefill rank keeps checkpoints for the prompts in its cache, each of
-them a small part of the prompt's state, so no more is needed there. The memory is taken from the
+pools is enough up to n = 7 c. A prefill rank keeps checkpoints for the prompts in its cache, each
+of them a small part of the prompt's state, so no more is needed there. The memory is taken from the
 machine at its first use.
 """
 

@@ -1,9 +1,9 @@
 """The book of a worker's checkpoints: what its ranks keep in host memory of the state at the end of
 prompts, because cached pages lack it.
 
-    prompt   [ page 0 ][ page 1 ][ page 2 ][ tai                     length: where computing goes on
-    lasting    cached    cached    cached    kept                     pages of the prefix cache, and the incomplete last one
-    window                       .. kept     kept                     what a step behind the end looks back on
+    prompt   [ page 0 ][ page 1 ][ page 2 ][ tai      its end: where computing goes on
+    lasting    cached    cached    cached    kept     complete pages, and the last one
+    window                       .. kept     kept     what a step behind the end looks back on
     slot                                     kept
 
 A checkpoint serves prompts that begin with exactly its tokens. It belongs to the cached page that

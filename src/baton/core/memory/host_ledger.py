@@ -1,5 +1,5 @@
-"""The host memory that the states of preempted rooms take, or what is kept of prompts, rank by rank,
-as their leader counts it.
+"""The host memory that the states of preempted rooms take, or what is kept of prompts, rank by
+rank, as their leader counts it.
 
 Ranks hold different parts of a state (pipeline stages, sharded heads), and each of them has the
 same bound.

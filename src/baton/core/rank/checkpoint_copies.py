@@ -1,5 +1,5 @@
-"""A rank's part of checkpoints: what cached pages lack at the end of a prompt, out of a room's pages
-into the host store, and into the pages of later rooms.
+"""A rank's part of checkpoints: what cached pages lack at the end of a prompt, out of a room's
+pages into the host store, and into the pages of later rooms.
 
     Keep   ──▶ Save ──▶ vote                        under a name that outlives the room
     Resume ──▶ Load ──▶ Digest of the same blocks, where they lie now ──▶ vote, with the sums; the leader judges them
@@ -124,7 +124,7 @@ class CheckpointCopies:
         if task.jobs:
             return None
         order = task.order
-        if isinstance(order, Resume):
+        if isinstance(order, Resume) and not self._dropped(task):
             self._rooms.see(order.key, RankSaw.COPY_FAILED if task.why else RankSaw.RESUMED)
         vote = Vote.FAILED if task.why else Vote.ARRIVED
         return Ballot(order.order, vote, task.why, (), task.sums)

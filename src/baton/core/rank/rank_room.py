@@ -83,8 +83,6 @@ RANK_ROOM: Mapping[tuple[RankRoomState, RankSaw], RankRoomState] = {
     (RankRoomState.DROPPED, RankSaw.RESTORE): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.VACATE): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.RESUME): RankRoomState.DROPPED,
-    (RankRoomState.DROPPED, RankSaw.RESUMED): RankRoomState.DROPPED,
-    (RankRoomState.DROPPED, RankSaw.COPY_FAILED): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.QUIET): RankRoomState.QUIET,
 }
 

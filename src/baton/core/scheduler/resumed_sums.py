@@ -1,5 +1,5 @@
-"""The sums of blocks that a prompt did not compute itself: what a checkpoint keeps of them, and what
-a prompt that resumes from it begins with (pure)."""
+"""The sums of blocks that a prompt did not compute itself: what a checkpoint keeps of them, and
+what a prompt that resumes from it begins with (pure)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Prompts that go on from a checkpoint which is not theirs, or not whole, or that others still use."""
+"""Prompts that go on from a checkpoint which is not theirs, not whole or not verified."""
 
 from collections.abc import Sequence
 from typing import Any
