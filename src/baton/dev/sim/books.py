@@ -75,6 +75,7 @@ class ShadowBooks:
         # positions and bytes when the state was ordered into the host store
         self._before: dict[Key, tuple[int, State]] = {}
         self._restored: set[Key] = set()
+        self._resuming: set[Key] = set()  # rooms that have gone on from checkpoints
         # hashes of cached pages, which may be given to a room meanwhile
         self.passing: set[Job] = set()
 
@@ -100,6 +101,7 @@ class ShadowBooks:
             self._restored.add(back.key)
         for resume in plan.resume:
             if self.engine is not None and resume.key not in self.dropped:
+                self._resuming.add(resume.key)
                 self.engine.collective.resumed(resume, self._whole(resume.key))
         for key in plan.commit:
             self._commit(key)
@@ -204,7 +206,8 @@ class ShadowBooks:
 
     def _vacate(self, key: Key) -> None:
         """All pages of a list leave the room, though the room goes on."""
-        if self.engine is not None:
+        if key in self._resuming and self.engine is not None:
+            self._resuming.discard(key)
             self.engine.collective.resumes.vacated(key)
         for group, pages in self._pages.pop(key, {}).items():
             for page in pages:
