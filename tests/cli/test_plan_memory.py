@@ -95,6 +95,20 @@ def test_host_memory_holds_so_many_requests_that_give_way(
     assert said(capsys, path, "--role", "prefill", "--host-kv-memory", "3MiB")["host_bytes"] == 0
 
 
+def test_host_memory_of_prefill_holds_so_many_ends_of_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(make_tiny(tmp_path / "m", "gemma3", num_hidden_layers=4))  # windows of 20 positions
+    flags = ("--role", "prefill", "--host-kv-memory", "3MiB", "--max-model-len", "599")
+    flags += ("--page-size", "16")
+    found = said(capsys, path, "--kv-memory", "8MiB", *flags)
+    window, full = sorted((p["group"] == "full", p["page_bytes"]) for p in found["pools"])
+    # of 512 tokens all complete pages are cached; of 599 the last one is not full
+    kept = {512: 2 * window[1], 599: 2 * window[1] + full[1]}
+    assert found["host_bytes"] == 3 * MIB
+    assert found["away"] == {str(n): 3 * MIB // each for n, each in kept.items()}
+
+
 def test_what_is_free_is_for_all_workers_and_ranks_of_the_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

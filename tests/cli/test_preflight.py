@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.core.build import table
 from tests.engine.quantization.packing import gptq, rewrite
 from tests.tiny import make_tiny
 
 from baton.cli import compose_rank
-from baton.cli.host_share import automatic
+from baton.cli.host_share import automatic, uses_host_memory
 from baton.cli.preflight import _weights, require_room
 from baton.core.errors import ConfigError
+from baton.core.ids import GroupName
+from baton.core.memory.state import Group, Unit, Whole
 from baton.engine.checkpoint import Checkpoint
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings
 
@@ -110,10 +113,28 @@ def test_all_ranks_of_all_workers_that_generate_share_it(monkeypatch):
     """96 GiB are free, a quarter of them for two workers of three ranks."""
     monkeypatch.setattr(compose_rank, "available_bytes", lambda: 96 * GIB)
     one = msgspec.structs.replace(WORKER, host_kv_memory=HostKvMemory(sharers=2), tp=3)
-    rank = SimpleNamespace(settings=one, _host_pools={"full": SimpleNamespace(nbytes=40 * GIB)})
+    rank = SimpleNamespace(
+        settings=one,
+        placement=SimpleNamespace(table=table()),
+        _host_pools={"full": SimpleNamespace(nbytes=40 * GIB)},
+    )
     assert compose_rank.RankResources._host_bytes(rank) == 4 * GIB
     rank.settings = msgspec.structs.replace(one, role=Role.PREFILL)
     assert compose_rank.RankResources._host_bytes(rank) == 0
+
+
+@pytest.mark.parametrize("off", [{}, {"prefix_caching": False}, {"seal": False}])
+def test_prefill_keeps_the_ends_of_prompts_where_state_does_not_last(off):
+    slot = Group(GroupName("slot"), Unit.SLOT, Whole())
+    mixed = msgspec.structs.replace(table(), groups=(*table().groups, slot))
+    for role, state, uses in (
+        (Role.PREFILL, table(), False),
+        (Role.PREFILL, mixed, not off),
+        (Role.DECODE, table(), True),
+        (Role.UNIFIED, mixed, True),
+    ):
+        settings = msgspec.structs.replace(WORKER, role=role, **off)
+        assert uses_host_memory(settings, state) == uses
 
 
 def test_quantised_weights_count_as_what_they_are_served_in(tmp_path: Path) -> None:

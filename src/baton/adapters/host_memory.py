@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from baton.adapters.memcpy import copy_ranges
 from baton.core.errors import Bug
-from baton.core.ids import GroupName, Key
+from baton.core.ids import GroupName, StoreKey
 from baton.core.memory.kinds import HostRam
 from baton.core.work import Copied, HostCopy
 from baton.ports.fabric import Pool
@@ -86,8 +86,8 @@ class HostMemory:
         self._space = Space(total)
         self._map = mmap.mmap(-1, max(1, total), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory = np.frombuffer(self._map, dtype=np.uint8)
-        self._where: dict[Key, list[tuple[int, int]]] = {}
-        self._held: dict[Key, dict[GroupName, int]] = {}
+        self._where: dict[StoreKey, list[tuple[int, int]]] = {}
+        self._held: dict[StoreKey, dict[GroupName, int]] = {}
         self._done: list[Copied] = []
         self._lock = threading.Lock()
         self._stop = np.zeros(1, dtype=np.int64)
@@ -96,7 +96,7 @@ class HostMemory:
         self._thread: threading.Thread | None = None
 
     @property
-    def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
+    def held(self) -> Mapping[StoreKey, Mapping[GroupName, int]]:
         return self._held
 
     def save(self, copy: HostCopy) -> None:
@@ -123,7 +123,7 @@ class HostMemory:
         there, here = self._ranges(self._where[copy.key]), self._blocks(copy)
         self._start(copy, there, here)
 
-    def discard(self, key: Key) -> None:
+    def discard(self, key: StoreKey) -> None:
         self._space.give_back(self._where.pop(key, []))
         self._held.pop(key, None)
 

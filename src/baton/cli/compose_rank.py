@@ -19,7 +19,7 @@ from baton.adapters.host_memory import HostMemory
 from baton.adapters.memory import HostPool, available_bytes, require_memory
 from baton.adapters.zmq_control import ZmqControl
 from baton.adapters.zmq_events import ZmqEventPublisher
-from baton.cli.host_share import automatic
+from baton.cli.host_share import automatic, uses_host_memory
 from baton.cli.kernel_cache import compiled
 from baton.cli.own_address import LOOPBACK
 from baton.cli.pool_size import Use, pool_pages
@@ -158,10 +158,10 @@ class RankResources:
         )
 
     def _host_bytes(self) -> int:
-        """Return the host memory for the state of preempted
-        requests; 0 if this worker does not generate."""
+        """Return the host memory for the state of preempted requests or, on prefill, for
+        checkpoints; 0 if this worker neither generates nor keeps any."""
         s = self.settings
-        if s.role is Role.PREFILL:
+        if not uses_host_memory(s, self.placement.table):
             return 0
         said = s.host_kv_memory.nbytes
         if said is None:
@@ -170,7 +170,7 @@ class RankResources:
                 pools, available=available_bytes(), ranks=s.ranks_here * s.host_kv_memory.sharers
             )
         if said:
-            require_memory(said, "the host memory for requests that give way (--host-kv-memory)")
+            require_memory(said, "the host memory for state (--host-kv-memory)")
         return said
 
     def _load(self, station: Station, store: "Store | None") -> None:

@@ -14,12 +14,12 @@ import typer
 
 from baton.cli import options as opt
 from baton.cli.flags import Given, with_flags
-from baton.cli.host_share import automatic
+from baton.cli.host_share import automatic, uses_host_memory
 from baton.cli.models import require
 from baton.cli.processes import names_of
 from baton.cli.sizes import show_size
 from baton.core.ids import GroupName
-from baton.core.memory.state import Placement, Unit
+from baton.core.memory.state import Placement, StateTable, Unit
 from baton.shell.settings import Role, WorkerSettings
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     """The capacity of a worker's pools.
 
     Attributes:
-        host_bytes: host memory of each rank for the state of preempted requests
+        host_bytes: host memory of each rank for the state of preempted requests or, on prefill,
+            for checkpoints of prompts
         fits: number of requests that fit at once, by their length in tokens
-        away: number of preempted requests that fit in host memory, by their length
+        away: number of preempted requests that fit in host memory, by their length; on prefill, of
+            prompts whose ends fit there
     """
 
     model: str
+    role: Role
     dtype: str
     tp: int
     pp: int
@@ -70,6 +73,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     """
     from baton.cli.compose_rank import SERVED, model_length, served_dtype, served_table
     from baton.cli.pool_size import Use, pool_pages
+    from baton.core.memory.checkpoints import kept_bytes
     from baton.core.memory.host_ledger import state_bytes
     from baton.core.memory.span import Span
     from baton.engine.checkpoint import Checkpoint
@@ -96,8 +100,10 @@ def plan(s: WorkerSettings) -> MemoryPlan:
         for g in pools[0]
     }
     span = Span(table, s.page_tokens)
+    measure = kept_bytes if s.role is Role.PREFILL else state_bytes
     host = _host_bytes(
         s,
+        table,
         [
             sum(n * p.page_bytes(g) for g, n in pool.items())
             for p, pool in zip(ranks, pools, strict=True)
@@ -105,6 +111,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     )
     return MemoryPlan(
         model=s.served_model_name,
+        role=s.role,
         dtype=dtype,
         tp=s.tp,
         pp=s.pp,
@@ -123,18 +130,18 @@ def plan(s: WorkerSettings) -> MemoryPlan:
         ),
         host_bytes=host,
         fits={n: _fit(pages, span.reserve(n, step=use.step), use.rooms) for n in _lengths(longest)},
-        away={n: host // max(1, *(state_bytes(p, n) for p in ranks)) for n in _lengths(longest)},
+        away={n: host // max(1, *(measure(p, n) for p in ranks)) for n in _lengths(longest)},
     )
 
 
-def _host_bytes(s: WorkerSettings, pools: Sequence[int]) -> int:
+def _host_bytes(s: WorkerSettings, table: StateTable, pools: Sequence[int]) -> int:
     """Return the host memory of each rank, if all ranks are on this machine.
 
     `pools` has the bytes of each rank's pools.
     """
     from baton.adapters.memory import available_bytes
 
-    if s.role is Role.PREFILL:
+    if not uses_host_memory(s, table):
         return 0
     if s.host_kv_memory.nbytes is not None:
         return s.host_kv_memory.nbytes
@@ -198,6 +205,10 @@ def plan_memory(
         _print(found)
 
 
+def _what(found: MemoryPlan) -> str:
+    return "the ends of prompts" if found.role is Role.PREFILL else "requests that give way"
+
+
 def _print(found: MemoryPlan) -> None:
     from rich.console import Console
 
@@ -221,10 +232,9 @@ def _print(found: MemoryPlan) -> None:
     for row, count in zip(rows, tokens, strict=True):
         pools.add_row(*row, count)
     console.print(pools)
-    console.print(
-        f"host memory of each rank for requests that give way: {show_size(found.host_bytes)}"
-    )
-    fits = _table("request of (prompt and answer)", "at once", "away")
+    console.print(f"host memory of each rank for {_what(found)}: {show_size(found.host_bytes)}")
+    kept = "ends kept" if found.role is Role.PREFILL else "away"
+    fits = _table("request of (prompt and answer)", "at once", kept)
     for length, rooms in found.fits.items():
         longest = " (the longest)" * (length == found.max_model_len)
         fits.add_row(f"{length:,} tokens{longest}", f"{rooms:,}", f"{found.away[length]:,}")

@@ -234,15 +234,17 @@ def plan_workers(
         msgspec.structs.replace(shared, role=role, **service.own(role)) for role in service.roles
     ]
     shares = iter(divide(cores, workers=sum(w.tp * w.pp for w in workers), threads=threads))
-    generating = sum(role is not Role.PREFILL for role in service.roles)
+    computing = sum(role is Role.PREFILL for role in service.roles)
+    generating = len(service.roles) - computing
     seen: Counter[Role] = Counter()
     planned = []
     events = shared.kv_events.for_workers(len(workers))
     for rank, worker in enumerate(workers):
         share = together([next(shares) for _ in range(worker.tp * worker.pp)])
         memory = worker.host_kv_memory
-        if memory.nbytes is None and worker.role is not Role.PREFILL:
-            memory = msgspec.structs.replace(memory, sharers=memory.sharers * generating)
+        if memory.nbytes is None:
+            sharers = computing if worker.role is Role.PREFILL else generating
+            memory = msgspec.structs.replace(memory, sharers=memory.sharers * sharers)
         name = f"{worker.role.value}-{seen[worker.role]}"
         seen[worker.role] += 1
         planned.append(

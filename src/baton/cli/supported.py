@@ -14,9 +14,8 @@ from baton.vocabulary.load import READERS
 
 DTYPES = ("float32", "bfloat16", "float16")
 CACHE_RULE = (
-    "prefix cache: needs all state in pages of all tokens; a model that its config gives "
-    "windows, or with state per request,"
-    " computes every prompt in full"
+    "prefix cache: needs all state in pages of all tokens; with a model that its config gives "
+    "windows, or with state per request, a prompt goes on only from where an earlier one ended"
 )
 # A small config that every family can read, with layers of every kind. What a family caches does
 # not depend on the other sizes.
@@ -100,7 +99,7 @@ def as_table() -> None:
             f"of {_positions(g['extent'])}, by {g['unit']}"
             for g in row["state"]
         )
-        cached = "yes" if row["prefix_cache"] else "decode only"
+        cached = "yes" if row["prefix_cache"] else "ends of prompts"
         table.add_row(
             "\n".join(row["architectures"]),
             row["models"],

@@ -19,7 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.errors import Bug
-from baton.core.ids import BlockIndex, Boot, GroupName, Key, Page, Rank, Seq, TokenId, TokenIndex
+from baton.core.ids import (
+    BlockIndex,
+    Boot,
+    CheckpointName,
+    GroupName,
+    Key,
+    Page,
+    Rank,
+    Seq,
+    TokenId,
+    TokenIndex,
+)
 from baton.core.manifest import Manifest
 from baton.core.messages import BlockRun, Drawn, Grammar, LegSums, RowFailure, Sampling
 from baton.core.past import Past
@@ -176,6 +187,26 @@ class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int
 
 
+class Keep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copy what cached pages lack of this room's state into the host store, under a name of its own
+    (memory/checkpoints.py). The copy outlives the room, and the room keeps its pages until then."""
+
+    order: int
+    name: CheckpointName
+    key: Key
+    length: int  # positions that the state covers
+
+
+class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copy what was kept under this name into the pages that the room holds now, and report the
+    sums of its blocks. The copy stays."""
+
+    order: int
+    name: CheckpointName
+    key: Key
+    length: int
+
+
 class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fields=True):
     """The leader's decisions. Every rank applies plans in the order of `seq`, and the fields of a
     plan in the order in which they stand here."""
@@ -183,9 +214,12 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     seq: Seq
     connect: tuple[ConnectOrder, ...] = ()
     disconnect: tuple[Boot, ...] = ()  # disconnect from these workers
+    forget: tuple[CheckpointName, ...] = ()  # nobody resumes from these any more
+    # before `drop`: what a room leaves is still copied when the room ends in the same plan
+    keep: tuple[Keep, ...] = ()
     # end these rooms: cancel reads, and report `quiet` when nothing touches their pages
     drop: tuple[Key, ...] = ()
-    # the state of these rooms is in the host store: they give up their pages
+    # these rooms give up their pages: their state is in the host store, or could not be resumed
     vacate: tuple[Key, ...] = ()
     clear: tuple[GroupName, ...] = ()  # zero the pools of these groups; no room holds a page
     hold: tuple[Hold, ...] = ()
@@ -193,6 +227,7 @@ class StepPlan(msgspec.Struct, frozen=True, tag="step_plan", forbid_unknown_fiel
     fetch: tuple[Fetch, ...] = ()
     offload: tuple[Offload, ...] = ()
     restore: tuple[Restore, ...] = ()
+    resume: tuple[Resume, ...] = ()
     rehash: tuple[Rehash, ...] = ()
     inspect: tuple[Inspect, ...] = ()
     commit: tuple[Key, ...] = ()
@@ -256,7 +291,8 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     connected: tuple[ConnectResult, ...]
     rehashed: tuple[Rehashed, ...]
     reads: int  # reads under way, for the ledger view
-    # rooms with state in its host store or a copy under way, for the ledger view
+    # rooms with state in its host store or a copy under way, for the ledger view; what is kept of
+    # prompts is nobody's, and does not count
     copies: int = 0
     counted: RankTally = RankTally()
     wedged: tuple[Wedged, ...] = ()  # each is reported once
@@ -325,8 +361,9 @@ class Agreement:
     def issue(self, plan: StepPlan) -> None:
         """Note a plan that goes out now."""
         self._chains[plan.seq] = self.chain.extend(plan)
-        orders: list[Constrain | Fetch | Offload | Restore] = [*plan.constrain, *plan.fetch]
-        orders += [*plan.offload, *plan.restore]
+        orders: list[Constrain | Fetch | Offload | Restore | Keep | Resume]
+        orders = [*plan.keep, *plan.constrain, *plan.fetch]
+        orders += [*plan.offload, *plan.restore, *plan.resume]
         self._votes |= {order.order: {} for order in orders}
         for key in plan.drop:
             self._dropped_at[key] = plan.seq
@@ -405,6 +442,8 @@ class PlanDraft:
     def __init__(self) -> None:
         self.connect: list[ConnectOrder] = []
         self.disconnect: list[Boot] = []
+        self.forget: list[CheckpointName] = []
+        self.keep: list[Keep] = []
         self.drop: list[Key] = []
         self.vacate: list[Key] = []
         self.clear: list[GroupName] = []
@@ -413,6 +452,7 @@ class PlanDraft:
         self.fetch: list[Fetch] = []
         self.offload: list[Offload] = []
         self.restore: list[Restore] = []
+        self.resume: list[Resume] = []
         self.rehash: list[Rehash] = []
         self.inspect: list[Inspect] = []
         self.commit: list[Key] = []

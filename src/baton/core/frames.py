@@ -37,7 +37,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
 
     manifest: Manifest
     pid: int  # of the rank's process
-    host_bytes: int = 0  # its host memory for the state of preempted requests
+    host_bytes: int = 0  # its host memory for state (`--host-kv-memory`)
 
 
 # What a session carries: messages between processes; plans, reports and joins between a leader and

@@ -19,6 +19,8 @@ Link = NewType("Link", int)  # a Control port's name for one connection
 Arrival = NewType("Arrival", int)  # number of a request at its gateway, from 1
 # logical time of the start of a request's first epoch; later epochs keep it (gateway/stamps.py)
 Stamp = NewType("Stamp", int)
+# what is kept of one prompt's state in host memory; the leader counts them
+CheckpointName = NewType("CheckpointName", int)
 Micros = NewType("Micros", int)  # a monotonic time or a duration in microseconds
 
 
@@ -27,6 +29,10 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, g
 
     room: Room
     epoch: Epoch
+
+
+# whose copy it is, in a host store
+StoreKey = Key | CheckpointName
 
 
 class RankId(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seq, TokenId, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Key, RankId, Seq, StoreKey, TokenId, TokenIndex
 from baton.core.messages import Drawn, RowFailure, Sampling
 from baton.core.past import Past
 from baton.core.prompt_scores import PromptScores, Score
@@ -140,15 +140,16 @@ class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
 
 
 class HostCopy(msgspec.Struct, frozen=True):
-    """Copy a room's state out of our pools into the host store, or back.
+    """Copy a room's state, or a part of it, out of our pools into the host store, or back.
 
     Attributes:
+        key: under which the store has it
         slots: by group, int64 [n], block index in the pool: page * k + j; in the order of the
             sequence, the same both ways
     """
 
     job: Job
-    key: Key
+    key: StoreKey
     slots: Mapping[GroupName, NDArray[np.int64]]
 
 

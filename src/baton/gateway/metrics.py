@@ -303,7 +303,7 @@ class Metrics:
         host = [(_who(v, state), n) for v in views for state, n in v.host.items()]
         yield _gauge(
             "baton:host_memory_bytes",
-            "Host memory for requests that gave way, fullest rank.",
+            "Host memory for requests that gave way, or for ends of prompts, fullest rank.",
             (*WORKER, "state"),
             host,
         )

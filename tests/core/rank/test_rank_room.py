@@ -11,9 +11,9 @@ from tests.core.build import KV, key, manifest
 from tests.core.driven import T0, report_of
 from tests.core.rank.test_rank import order
 
-from baton.core.agreement import ConnectOrder, Hold, Offload, Restore, StepPlan
+from baton.core.agreement import ConnectOrder, Hold, Offload, Restore, Resume, StepPlan
 from baton.core.errors import Bug
-from baton.core.ids import Boot, Page, RankId, Seq
+from baton.core.ids import Boot, CheckpointName, Page, RankId, Seq
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import (
     CancelRead,
@@ -78,7 +78,7 @@ def test_a_room_moves_by_the_table_and_a_pair_that_it_lacks_is_our_bug(
     after = rooms.see(KEY, saw)
     assert after is RANK_ROOM[state, saw]
     assert rooms.dropped == ({KEY} if after is RankRoomState.DROPPED else set())
-    gone = after is RankRoomState.QUIET
+    gone = after in (RankRoomState.QUIET, RankRoomState.ABSENT)
     assert rooms.state(KEY) is (RankRoomState.ABSENT if gone else after)
     assert len(rooms) == (not gone)
 
@@ -96,6 +96,7 @@ def test_every_state_is_reached_and_can_be_dropped_and_nothing_follows_quiet() -
 
 def test_what_is_ordered_of_a_dropped_room_changes_nothing() -> None:
     ordered = {RankSaw.HOLD, RankSaw.FETCH, RankSaw.SAVE, RankSaw.RESTORE, RankSaw.VACATE}
+    ordered.add(RankSaw.RESUME)
     ignored = {
         saw for (state, saw), after in RANK_ROOM.items() if state is after is RankRoomState.DROPPED
     }
@@ -131,6 +132,10 @@ class RankBench:
         self.orders += 1
         return self.orders
 
+    def resume(self) -> Resume:
+        """Three positions: a block that no complete page has."""
+        return Resume(self.order(), CheckpointName(1), KEY, 3)
+
     def ends(self, *, well: bool) -> None:
         if not self.pending:
             return
@@ -165,11 +170,13 @@ STEPS: dict[str, Step] = {
         lambda b: b.plan(hold=(HOLD,), restore=(Restore(b.order(), KEY, 4),)),
         (RankSaw.HOLD, RankSaw.RESTORE),
     ),
+    "resume": Step(lambda b: b.plan(resume=(b.resume(),)), (RankSaw.RESUME,)),
     "drop": Step(lambda b: b.plan(drop=(KEY,)), (RankSaw.DROP,)),
     "drop at once": Step(
         lambda b: b.plan(
             **{"drop": (KEY,), "vacate": (KEY,), "hold": (HOLD,), "fetch": (order(b.order()),)},
             **{"offload": (Offload(b.order(), KEY, 4),), "restore": (Restore(b.order(), KEY, 4),)},
+            resume=(b.resume(),),
         ),
         (RankSaw.DROP,),
     ),
@@ -215,7 +222,7 @@ def test_a_rank_takes_every_arrow_and_refuses_what_is_none(monkeypatch: pytest.M
                     step.do(bench)
                 continue
             step.do(bench)
-            is_sound(bench)
+            is_sound(bench, vacated=name == "vacate" and before is RankRoomState.HELD)
             failed = (*names, name).count("badly")
             here = (
                 bench.core.rooms.state(KEY),
@@ -246,19 +253,21 @@ def played(names: Sequence[str]) -> RankBench:
     return bench
 
 
-def is_sound(bench: RankBench) -> None:
+def is_sound(bench: RankBench, *, vacated: bool) -> None:
     """What the parts of a rank keep of the room is what its state says."""
     core, state = bench.core, bench.core.rooms.state(KEY)
     assert state not in WITH_PAGES or len(core.pages) == 1
     assert (state is RankRoomState.FETCHING) == bool(core.fetches._orders)
     copying = state in (RankRoomState.SAVING, RankRoomState.LOADING)
     assert copying == bool(core.host.busy()) or state is RankRoomState.DROPPED
+    resuming = state is RankRoomState.RESUMING
+    assert resuming == bool(core.checkpoints.busy()) or state is RankRoomState.DROPPED
     if state is RankRoomState.DROPPED:
         assert bench.pending, "something touches its pages"
         assert not len(core.pages)
     if state is RankRoomState.ABSENT:
         report = report_of(core)
         assert report is not None
-        assert KEY in report.quiet
+        assert (KEY in report.quiet) == (not vacated)
         assert not len(core.host)
         assert not core.fetches.reads

@@ -1,12 +1,13 @@
-"""The host memory that the states of preempted rooms take, rank by rank, as their leader counts it.
+"""The host memory that the states of preempted rooms take, or what is kept of prompts, rank by
+rank, as their leader counts it.
 
 Ranks hold different parts of a state (pipeline stages, sharded heads), and each of them has the
 same bound.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from baton.core.ids import Key
+from baton.core.ids import StoreKey
 from baton.core.memory.state import Placement, extent_blocks
 
 
@@ -14,28 +15,37 @@ class HostLedger:
     """The only accounts of the ranks' host stores: a state for which there is no space here is not
     sent there."""
 
-    def __init__(self, placements: Sequence[Placement], total: int) -> None:
-        self._placements = tuple(placements)
+    def __init__(
+        self,
+        placements: Sequence[Placement],
+        total: int,
+        *,
+        measure: Callable[[Placement, int], int],
+    ) -> None:
+        """measure: takes a rank's placement and a number of positions, and returns the bytes that
+        their state takes in the rank's store"""
+        self._placements, self._measure = tuple(placements), measure
         self.total = total  # bytes on each rank
-        self._taken: dict[Key, tuple[int, ...]] = {}  # bytes by rank
+        self._taken: dict[StoreKey, tuple[int, ...]] = {}  # bytes by rank
 
     def fits(self, lengths: Iterable[int]) -> bool:
         """Whether every rank has space for all these states. lengths: the positions of each"""
         want = [
-            [state_bytes(placement, length) for placement in self._placements] for length in lengths
+            [self._measure(placement, length) for placement in self._placements]
+            for length in lengths
         ]
         return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
 
-    def take(self, key: Key, length: int) -> bool:
+    def take(self, key: StoreKey, length: int) -> bool:
         """Take space for the state of `length` positions, on every rank or on none. Returns False
         if there is not enough."""
         if not self.fits([length]):
             return False
-        self._taken[key] = tuple(state_bytes(placement, length) for placement in self._placements)
+        self._taken[key] = tuple(self._measure(placement, length) for placement in self._placements)
         return True
 
-    def give_back(self, key: Key) -> None:
-        """A room's state has left the stores. It need not have been there."""
+    def give_back(self, key: StoreKey) -> None:
+        """A state has left the stores. It need not have been there."""
         self._taken.pop(key, None)
 
     def used(self) -> tuple[int, ...]:
@@ -46,8 +56,8 @@ class HostLedger:
         )
 
     @property
-    def rooms(self) -> int:
-        """The number of rooms whose state is in the stores, or on its way there."""
+    def states(self) -> int:
+        """The number of states that are in the stores, or on their way there."""
         return len(self._taken)
 
 

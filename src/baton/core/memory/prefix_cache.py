@@ -54,6 +54,12 @@ def _page_hash(before: PageHash, raw: bytes) -> PageHash:
     return PageHash(blake2b(before + raw, digest_size=_HASH_BYTES, person=b"baton-page-1").digest())
 
 
+def twin_hash(page: PageHash, name: bytes) -> PageHash:
+    """Return another hash for a page whose own hash a page of another computation has. name: of the
+    computation"""
+    return PageHash(blake2b(page + name, digest_size=_HASH_BYTES, person=b"baton-twin-1").digest())
+
+
 def page_hashes(root: PageHash, tokens: Sequence[TokenId], page_tokens: int) -> list[PageHash]:
     """Return the hashes of all complete pages of a sequence, in order."""
     found, before, size = [], root, 4 * page_tokens
@@ -81,6 +87,14 @@ class CachedPage:
         self.digest, self.parent, self.pages, self.sums = digest, parent, dict(pages), sums
         self.pins = 0
         self.children: dict[PageHash, CachedPage] = {}
+
+    def chain(self) -> "tuple[CachedPage, ...]":
+        """Return the pages above which this one was computed, from the first on, and itself."""
+        found, one = [self], self.parent
+        while one is not None:
+            found.append(one)
+            one = one.parent
+        return tuple(reversed(found))
 
 
 class PageText(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +124,7 @@ class PrefixCache:
         # entries that are verified from time to time, and when they last were; longest ago first
         self._verified: dict[CachedPage, Micros] = {}
         self.evicted = 0  # entries that were evicted to make room
+        self.left = 0  # entries that `find` cannot find any more, for whatever reason
         self._changes: list[CacheChange] = []
 
     def __len__(self) -> int:
@@ -225,6 +240,7 @@ class PrefixCache:
 
     def _take_out(self, entry: CachedPage) -> None:
         del self._entries[entry.digest]
+        self.left += 1
         self._changes.append(CacheChange(entry.digest, entered=False))
         self._idle.pop(entry, None)
         self._verified.pop(entry, None)
@@ -258,6 +274,10 @@ class PrefixCache:
     def holds(self, entry: CachedPage) -> bool:
         """Whether an entry's pages have belonged to the cache ever since it came."""
         return entry in self._condemned or self._entries.get(entry.digest) is entry
+
+    def has(self, entry: CachedPage) -> bool:
+        """Whether `find` can find exactly this entry."""
+        return self._entries.get(entry.digest) is entry
 
     def hashes(self) -> Iterable[PageHash]:
         """Return the hash of every entry that `find` can find, a parent always before its child."""

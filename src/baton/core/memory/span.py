@@ -33,10 +33,11 @@ class Span:
             self._gone(g, position) != self._gone(g, position - 1) for g in self._windows
         )
 
-    def reserve(self, tokens: int, *, step: int) -> dict[GroupName, int]:
-        """Return the pages per group with which `tokens` positions can be computed, if at most
-        `step` of them are under way at any time."""
-        found = self.past(tokens)
+    def reserve(self, tokens: int, *, step: int, position: int = 0) -> dict[GroupName, int]:
+        """Return the pages per group with which `tokens` positions can be computed from `position`
+        on, if at most `step` of them are under way at any time."""
+        gone = self.gone(position)
+        found = {g: n - gone[g] for g, n in self.past(tokens).items()}
         for group in self._groups:
             if isinstance(group.extent, Window):
                 found[group.name] = min(

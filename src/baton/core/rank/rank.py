@@ -10,6 +10,7 @@ it sees.
     source_workers.py   whom the rank reads from
     fetches.py          what is read, verified and voted on
     host_copies.py      state that is copied to host memory and back
+    checkpoint_copies.py    what is kept there of prompts
     rehashing.py        blocks that are hashed again where they lie
 
 Invariant: `quiet` is said of a dropped room only when no read, hash, copy or computation of ours
@@ -41,6 +42,7 @@ from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank, Seq
 from baton.core.marks import Mark, Marks
 from baton.core.memory.state import Placement, Unit
 from baton.core.rank.block_tables import BlockTables
+from baton.core.rank.checkpoint_copies import CheckpointCopies
 from baton.core.rank.fetches import Fetches
 from baton.core.rank.host_copies import HostCopies
 from baton.core.rank.rank_effects import (
@@ -98,6 +100,9 @@ class RankCore:
         self.host = HostCopies(
             self.placement, self.rooms, self.pages, self._jobs, self.digest, seal=seal
         )
+        self.checkpoints = CheckpointCopies(
+            self.placement, self.rooms, self.pages, self._jobs, self.digest
+        )
 
     def step(self, event: RankEvent, now: Micros) -> list[RankEffect]:
         """Take one event. Returns what is to be done, in order.
@@ -126,7 +131,8 @@ class RankCore:
             case Released():
                 self.fetches.released(event)
             case Copied():
-                return self._copied(*self.host.copied(event))
+                copies = self.checkpoints if self.checkpoints.owns(event.job) else self.host
+                return self._copied(*copies.copied(event))
             case Connected():
                 self.sources.connected(event.peer, event.why)
             case Wedged():
@@ -154,6 +160,8 @@ class RankCore:
             effects += self.sources.connect(connection)
         for boot in plan.disconnect:
             effects += self.sources.disconnect(boot)
+        effects += [self.checkpoints.forget(name) for name in plan.forget]
+        effects += [self.checkpoints.keep(order) for order in plan.keep]
         for key in plan.drop:
             effects += self._drop(key)
         for key in plan.vacate:
@@ -169,6 +177,8 @@ class RankCore:
         copies: list[Offload | Restore] = [*plan.offload, *plan.restore]
         for order in copies:
             effects += self.host.begin(order)
+        for resume in plan.resume:
+            effects += self.checkpoints.resume(resume)
         for rehash in plan.rehash:
             effects += self.rehashing.rehash(rehash)
         for inspect in plan.inspect:
@@ -210,6 +220,7 @@ class RankCore:
         if not self.rooms.dropped:
             return
         busy = self.fetches.busy() | self.rehashing.busy() | self.host.busy()
+        busy |= self.checkpoints.busy()
         for key in sorted(self.rooms.dropped - busy.union(*self._batches.values())):
             self.rooms.see(key, RankSaw.QUIET)
             self.draft.is_quiet(key)
@@ -234,6 +245,8 @@ class RankCore:
     def _hashed(self, done: DigestDone) -> list[RankEffect]:
         """Our blocks have been hashed: to verify them, to look at them again, or on their way to or
         from the host store."""
+        if self.checkpoints.owns(done.job):
+            return self._copied(*self.checkpoints.hashed(done))
         if self.host.owns(done.job):
             return self._copied(*self.host.hashed(done))
         if not self.rehashing.owns(done.job):
@@ -287,7 +300,7 @@ class RankCore:
                 connected=tuple(draft.connected),
                 rehashed=tuple(draft.rehashed),
                 reads=self.fetches.reads,
-                copies=len(self.host),
+                copies=len(self.host) + len(self.checkpoints),
                 counted=self.counts.view(),
                 wedged=tuple(draft.wedged),
             )
@@ -305,6 +318,7 @@ class RankCore:
             "batches": len(self._batches),
             "grammars": len(self._constrained),
             "copies": len(self.host),
+            "checkpoint copies": len(self.checkpoints),
             **self.fetches.kept(),
         }
         return {name: n for name, n in tables.items() if n}

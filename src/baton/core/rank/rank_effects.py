@@ -3,7 +3,7 @@
 import msgspec
 
 from baton.core.agreement import Report
-from baton.core.ids import GroupName, Key, RankId
+from baton.core.ids import GroupName, Key, RankId, StoreKey
 from baton.core.manifest import RankManifest
 from baton.core.messages import Grammar
 from baton.core.work import Batch, Copies, DigestOrder, Handle, HostCopy
@@ -85,15 +85,15 @@ class Save(msgspec.Struct, frozen=True, tag="save"):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Copy what was saved for the room back into blocks of ours; answered by Copied."""
+    """Copy what was saved under its key back into blocks of ours; answered by Copied."""
 
     copy: HostCopy
 
 
 class Discard(msgspec.Struct, frozen=True, tag="discard"):
-    """Forget what was saved for a room; no copy of it is under way."""
+    """Forget what was saved under a key; no copy of it is under way."""
 
-    key: Key
+    key: StoreKey
 
 
 # A Report is for the leader.

@@ -5,6 +5,8 @@ ABSENT ──pages──▶ HELD ◀──────▶ FETCHING              
                    ▼ └─── LOADING ◀───────────┐
                 SAVING ──▶ SAVED ──vacate──▶ STORED     the host store has its state, and its pages are given to others
 
+HELD ◀──▶ RESUMING      what was kept of an earlier prompt is copied into its pages; if that fails it vacates them, and is ABSENT
+
 Dropped in any of these states, a room is QUIET when nothing of ours touches its pages any more.
 """
 
@@ -25,6 +27,7 @@ class RankRoomState(StrEnum):
     # the state is in the host store alone; the pages that it may hold are for its way back
     STORED = "stored"
     LOADING = "loading"  # its state is being copied back, and verified
+    RESUMING = "resuming"  # what was kept of an earlier prompt is being copied into its pages
     DROPPED = "dropped"  # it has ended, and something of ours may touch its pages
     QUIET = "quiet"  # nothing does; the report says so, and the rank forgets it
 
@@ -39,6 +42,8 @@ class RankSaw(StrEnum):
     SAVED = "saved"
     RESTORE = "restore"  # a plan orders its state back
     RESTORED = "restored"
+    RESUME = "resume"  # a plan orders what was kept of an earlier prompt into its pages
+    RESUMED = "resumed"
     COPY_FAILED = "copy_failed"  # on the way there or back
     VACATE = "vacate"  # a plan gives its pages to others
     DROP = "drop"  # a plan says that it has ended
@@ -66,12 +71,18 @@ RANK_ROOM: Mapping[tuple[RankRoomState, RankSaw], RankRoomState] = {
     (RankRoomState.STORED, RankSaw.RESTORE): RankRoomState.LOADING,
     (RankRoomState.LOADING, RankSaw.RESTORED): RankRoomState.HELD,
     (RankRoomState.LOADING, RankSaw.COPY_FAILED): RankRoomState.STORED,
+    (RankRoomState.HELD, RankSaw.RESUME): RankRoomState.RESUMING,
+    (RankRoomState.RESUMING, RankSaw.RESUMED): RankRoomState.HELD,
+    (RankRoomState.RESUMING, RankSaw.COPY_FAILED): RankRoomState.HELD,
+    # on another rank it could not be resumed: its leader begins it anew
+    (RankRoomState.HELD, RankSaw.VACATE): RankRoomState.ABSENT,
     **{(state, RankSaw.DROP): RankRoomState.DROPPED for state in _LIVE},
     (RankRoomState.DROPPED, RankSaw.HOLD): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.FETCH): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.SAVE): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.RESTORE): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.VACATE): RankRoomState.DROPPED,
+    (RankRoomState.DROPPED, RankSaw.RESUME): RankRoomState.DROPPED,
     (RankRoomState.DROPPED, RankSaw.QUIET): RankRoomState.QUIET,
 }
 
@@ -94,7 +105,7 @@ class RankRooms:
         """Move a room along the table, and return where it stands now. A pair that the table lacks
         is our bug."""
         after = RANK_ROOM[self.state(key), saw]
-        if after is RankRoomState.QUIET:
+        if after in (RankRoomState.QUIET, RankRoomState.ABSENT):
             del self._states[key]
             self.dropped.discard(key)
             return after

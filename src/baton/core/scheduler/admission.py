@@ -71,15 +71,15 @@ class Admission(Generic[R]):
         for room in waiting:
             if worker.followers.waits(room, leading, worker.marks):
                 continue
-            want = worker.pages_for(room, room.length + role.generates)
             reuse = worker.reuse.find(room)
+            want = worker.pages_for(room, room.length + role.generates)
             judgement = policy.judge(room, want, reuse)
             if judgement is Judgement.SKIP:
                 continue
             if judgement is Judgement.STOP:
                 return
             state = PageState.COMPUTING if room.computes else PageState.FETCHING
-            position = 0 if room.computes else room.length
+            position = room.begins_at if room.computes else room.length
             admits = judgement is Judgement.ADMIT
             if not (
                 admits and worker.blocks.take(room, want, state, position=position, reuse=reuse)
@@ -89,5 +89,12 @@ class Admission(Generic[R]):
             worker.followers.forget(room.key)
             leading.append(room)
             policy.entered(room)
-            worker.see(room, Saw.HELD_TO_COMPUTE if room.computes else Saw.HELD)
+            worker.see(room, _held(room))
             yield room, reuse
+
+
+def _held(room: OpenRoom) -> Saw:
+    """Return what has happened to a room that has got its pages."""
+    if not room.computes:
+        return Saw.HELD
+    return Saw.HELD_TO_COMPUTE if room.checkpoint is None else Saw.HELD_TO_RESUME

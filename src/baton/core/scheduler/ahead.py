@@ -11,7 +11,10 @@ from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Stage
 from baton.core.scheduler.worker import Worker
 
-HOLDING = (RoomState.COMPUTING, RoomState.BORROWING, RoomState.OFFERED)
+HOLDING = (
+    *(RoomState.RESUMING, RoomState.COMPUTING, RoomState.BORROWING),
+    RoomState.OFFERED,
+)
 
 
 class AheadOfDecode(Stage[PrefillRoom]):

@@ -64,6 +64,7 @@ class Borrowing(Stage[PrefillRoom]):
         theirs, lends = hello.manifest, hello.lends
         wanted = (
             self.worker.reuse.on
+            and self.worker.reuse.resumes
             and self.worker.manifest.seal
             and self.pace.mode is not FetchBack.NEVER
         )

@@ -27,7 +27,7 @@ from baton.core.scheduler.stage import Stage, drawn_of, scores_of
 from baton.core.scheduler.worker import Worker
 
 ComputedRoom = PrefillRoom | DecodeRoom
-UNCOMPUTED = (RoomState.QUEUED, RoomState.BORROWING, RoomState.COMPUTING)
+UNCOMPUTED = (RoomState.QUEUED, RoomState.RESUMING, RoomState.BORROWING, RoomState.COMPUTING)
 
 
 class Computing(Stage[Any]):
@@ -61,7 +61,10 @@ class Computing(Stage[Any]):
         if not room.computes:
             return
         reuse, chain = self.worker.reuse, self.worker.reuse.chain(room)
-        if not room.computes_all:
+        if reuse.keeps:
+            one = None if room.computes_all else reuse.checkpoint_of(room)
+            room.foreseen = one.length if one is not None else 0
+        elif not room.computes_all:
             pages = known(chain, lambda page: page in self._coming or reuse.has(page))
             room.foreseen = pages * reuse.page_tokens
         self._chains[room.key] = chain
@@ -72,7 +75,7 @@ class Computing(Stage[Any]):
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
         """The cached part of the prompt counts as computed."""
-        if not room.computes:
+        if not room.computes or room.state is RoomState.RESUMING:
             return
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
         room.foreseen = 0

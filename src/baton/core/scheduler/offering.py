@@ -24,7 +24,7 @@ from baton.core.manifest import require_fit
 from baton.core.marks import Mark
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.pages import PageState
-from baton.core.memory.state import extent_blocks
+from baton.core.memory.state import Unit, extent_blocks
 from baton.core.messages import (
     Admitted,
     BlockRun,
@@ -125,9 +125,16 @@ class Offering(Stage[PrefillRoom]):
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
         """The pages of the whole prompt are held. Decode can fetch its cached part at once."""
         room.progress = self.worker.now
+        if room.state is RoomState.RESUMING:
+            return  # it may have to give up its pages again
         self._offer(room, {}, (), None)
         if reuse:
             self._offer_from(room, 0)
+
+    def resumed(self, room: PrefillRoom) -> None:
+        """A prompt goes on from a checkpoint: offer what is complete before that."""
+        self._offer(room, {}, (), None)
+        self._offer_from(room, 0)
 
     def brought(self, room: PrefillRoom) -> None:
         """More of a prompt has been fetched back: put it in the cache, and offer it."""
@@ -293,11 +300,10 @@ class Offering(Stage[PrefillRoom]):
     def condemn(self, room: PrefillRoom, group: GroupName, block: BlockIndex) -> None:
         """A block is damaged. Its page leaves the cache with all that was computed above it, and
         rooms that hold any of these pages end, because their state may have been computed from
-        them."""
-        page = (
-            block // self.worker.manifest.blocks_per_page(group)
-            - self.worker.ledger.begins(room.key)[group]
-        )
+        them. Of a block of a window, these are the cached pages of the same positions."""
+        if self.worker.state_table.group(group).unit is Unit.SLOT:
+            return  # it has the state at the end: nothing was computed from that
+        page = block // self.worker.manifest.blocks_per_page(group)
         others = self.worker.ledger.condemn(room.key, page) - {room.key}
         self.worker.end_all(
             others,

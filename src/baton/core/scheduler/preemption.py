@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from baton.core.agreement import Ballot, Offload, Restore, Vote
 from baton.core.ids import Boot, GroupName, Key, Rank, Stamp
 from baton.core.marks import Mark
-from baton.core.memory.host_ledger import HostLedger
+from baton.core.memory.host_ledger import HostLedger, state_bytes
 from baton.core.memory.pages import PageState
 from baton.core.memory.state import Unit
 from baton.core.messages import Recompute
@@ -61,7 +61,7 @@ class Preemption(Stage[G]):
         workers are concerned"""
         super().__init__(worker)
         self._admissible = admissible
-        self._host = HostLedger(worker.placements, worker.settings.host_bytes)
+        self._host = HostLedger(worker.placements, worker.settings.host_bytes, measure=state_bytes)
         # in this turn: rooms that will give way once none of them is in a step
         self._called_off: set[Key] = set()
 
@@ -74,7 +74,7 @@ class Preemption(Stage[G]):
         )
 
     def kept(self) -> dict[str, Collection[Any]]:
-        return {"host ledger": range(self._host.rooms)}
+        return {"host ledger": range(self._host.states)}
 
     def schedule(self) -> None:
         """Find out which rooms follow others before any room is admitted, then bring back rooms

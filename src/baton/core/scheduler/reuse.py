@@ -8,17 +8,29 @@ in a page of the room's own. A room whose prompt's logprobs are wanted reuses no
 position that is not computed has no logits; its own pages enter like any others.
 
 Pages that last are cached (`StateTable.lasting`). A model that has other state too (windows, slots)
-cannot compute on from them, as that state is gone; only a room whose state is fetched can use them,
-which gets the rest from prefill. So the cache of such a model is off where prompts are computed.
+cannot compute on from them, as that state is gone. A room whose state is fetched gets the rest from
+prefill. Where prompts are computed, a room begins with cached pages only if a checkpoint has the
+rest (memory/checkpoints.py); without checkpoints the cache of such a model is off there. A
+checkpoint belongs to the very pages above which its own state was computed. So a room that computes
+what is cached already enters its pages too, under another hash.
 """
 
 from collections.abc import Sequence
 
 from baton.core.handoff.birth_sums import RoomSums
+from baton.core.ids import TokenId
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
+from baton.core.memory.checkpoints import Checkpoints, PromptCheckpoint
 from baton.core.memory.pages import Ledger
-from baton.core.memory.prefix_cache import CachedPage, PageHash, PageText, page_hash, root_hash
+from baton.core.memory.prefix_cache import (
+    CachedPage,
+    PageHash,
+    PageText,
+    page_hash,
+    root_hash,
+    twin_hash,
+)
 from baton.core.memory.scrubber import Scrubber
 from baton.core.scheduler.room import OpenRoom
 from baton.core.statistics import CacheTally
@@ -40,6 +52,9 @@ class Reuse:
         # whether a prompt may be computed from the end of what is cached
         self.resumes = manifest.table.cacheable
         self.on, self._tells_tokens = on and self.resumes, tells_tokens
+        # whether prompts begin with checkpoints, where they cannot with cached pages alone
+        self.keeps = False
+        self.checkpoints = Checkpoints()
         self._scrubber = scrubber
         self.page_tokens = manifest.page_blocks * manifest.table.block_tokens
         self._ledger, self._model, self._weights = ledger, manifest.model, manifest.weights
@@ -54,18 +69,48 @@ class Reuse:
     def find(self, room: OpenRoom, *, leaving: int | None = None) -> tuple[CachedPage, ...]:
         """Return the longest cached beginning of a room's context that leaves at least `leaving`
         tokens: by default the one that draws the first token, where the prompt is computed.
-        Nothing for a room that computes all of its prompt.
+        Nothing for a room that computes all of its prompt. With checkpoints, the pages are those of
+        the longest one, which the room is told.
 
         It ends before the first page that was not verified in time. What follows is computed or
         fetched as if it were not cached: to verify it first would make the room wait for a worker
         that does not even keep up with its own cache.
         """
+        room.checkpoint, room.overdue = None, False
         if room.computes_all:
             return ()
+        if self.keeps:
+            return self._resumable(room)
         found = self._ledger.cache.find(self.chain(room, leaving=leaving))
         fresh = self._scrubber.fresh(found)
         room.overdue = len(fresh) < len(found)
         return fresh
+
+    def _resumable(self, room: OpenRoom) -> tuple[CachedPage, ...]:
+        one = self.checkpoint_of(room)
+        if one is None:
+            return ()
+        chain = one.last.chain()
+        room.overdue = len(self._scrubber.fresh(chain)) < len(chain)
+        if room.overdue:
+            return ()
+        room.checkpoint = one
+        return chain
+
+    def checkpoint_of(self, room: OpenRoom) -> PromptCheckpoint | None:
+        """Return the longest checkpoint that a room's context begins with and that leaves it a
+        token to compute; None if there is none."""
+        most = room.length - 1
+        pages = self._hashes(room, most // self.page_tokens)
+        found = self.checkpoints.find(pages, room.context, page_tokens=self.page_tokens, most=most)
+        return found if found is not None and self._ledger.cache.has(found.last) else None
+
+    def ending(self, room: OpenRoom) -> tuple[PageHash, tuple[TokenId, ...]]:
+        """Return the hash of all complete pages of a room's context, of which there is one at
+        least, and the tokens behind them."""
+        pages = room.length // self.page_tokens
+        tail = room.tokens(pages * self.page_tokens, room.length)
+        return self._hashes(room, pages)[pages - 1], tail
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
         """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
@@ -79,21 +124,31 @@ class Reuse:
     def begin(self, room: OpenRoom, chain: Sequence[CachedPage], marks: Marks) -> int:
         """A room has got its pages, of which those in `chain` are cached. Returns the number of its
         positions that are computed already."""
-        room.hit, room.enters = len(chain) * self.page_tokens, self.on
+        room.enters = self.on
+        self._begins(room, len(chain) * self.page_tokens)
+        if self.on and not room.computes_all:
+            marks[Mark.REUSED] += bool(chain)
+            marks[Mark.OVERDUE] += room.overdue
+        return room.hit
+
+    def resumed(self, room: OpenRoom, computed: int) -> None:
+        """A room has the state of that many positions back from a checkpoint."""
+        room.enters = self.on
+        self._begins(room, computed)
+
+    def _begins(self, room: OpenRoom, computed: int) -> None:
+        room.hit = computed
         if self.on and not room.computes_all:
             self._queries += room.length
             self._hits += room.hit
             self._saved += room.hit // self._block_tokens * self.block_bytes
-            marks[Mark.REUSED] += bool(chain)
-            marks[Mark.OVERDUE] += room.overdue
-        return room.hit
 
     def enter(self, room: OpenRoom, computed: int, sums: RoomSums | None, marks: Marks) -> None:
         """Put a room's complete pages in the cache, with their sums if these are known. `computed`
         positions are computed on every rank, and their whole blocks are sealed.
 
         Where the cache has another page with the same beginning, the room's page and all that
-        follow stay its own.
+        follow stay its own; with checkpoints they enter under other hashes.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -105,9 +160,13 @@ class Reuse:
             digest = self._hashes(room, at + 1)[at]
             text = self._text(room, at) if self._tells_tokens else None
             room.enters = self._ledger.enter(room.key, digest, page_sums, text)
+            marks[Mark.COMPUTED_TWICE] += not room.enters
+            if not room.enters and self.keeps:
+                name = f"{room.key.room}.{room.key.epoch}".encode()
+                twin = twin_hash(digest, name)
+                room.enters = self._ledger.enter(room.key, twin, page_sums, text)
             if room.enters:
                 self._scrubber.entered(self._ledger.chain(room.key)[at])
-            marks[Mark.COMPUTED_TWICE] += not room.enters
 
     def _text(self, room: OpenRoom, at: int) -> PageText:
         """Return what the page `at` of a room says."""

@@ -25,6 +25,7 @@ from baton.core.messages import Ticket
 from baton.core.scheduler.admission import AdmissionPolicy
 from baton.core.scheduler.ahead import AheadOfDecode
 from baton.core.scheduler.borrowing import Borrowing
+from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.constraining import Constraining
 from baton.core.scheduler.decode_room import DecodeRoom
@@ -58,13 +59,26 @@ class RoleParts(msgspec.Struct, frozen=True):
 
 def prefill(worker: Worker[PrefillRoom]) -> Stages:
     """Compute prompts and offer their blocks."""
+    manifest, settings = worker.manifest, worker.settings
+    # state that comes back unverified must not spread
+    worker.reuse.keeps = (
+        settings.prefix_cache
+        and manifest.seal
+        and settings.host_bytes > 0
+        and bool(manifest.table.lasting)
+        and not manifest.table.cacheable
+    )
+    worker.reuse.on |= worker.reuse.keeps
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
     offering = Offering(worker)
+    constraining = Constraining(worker)
+    checkpointing = Checkpointing(worker, offering, constraining)
     ahead = AheadOfDecode(worker, offering)
     return ahead, (
         ahead,
-        Constraining(worker),
-        Computing(worker, rule=rule, then=offering.computed),
+        checkpointing,
+        constraining,
+        Computing(worker, rule=rule, then=checkpointing.computed),
         offering,
         Borrowing(worker, offering),
     )

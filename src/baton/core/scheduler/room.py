@@ -7,6 +7,7 @@ import msgspec
 
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Micros, TokenId
+from baton.core.memory.checkpoints import PromptCheckpoint
 from baton.core.memory.prefix_cache import CachedPage, PageHash
 from baton.core.messages import Drawn, FinishReason, Limits, RoomPhase, Ticket
 from baton.core.prompt_scores import PromptScores
@@ -24,7 +25,8 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     stall_ms: int  # a handoff fails after this long without any progress
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
-    # host memory of each rank for the state of preempted requests; 0 = they are computed again
+    # host memory of each rank for the state of preempted requests, 0 = they are computed again; on
+    # prefill for checkpoints of prompts, 0 = none are kept
     host_bytes: int = 0
     # prefill: the share of its pool for rooms that decode has not admitted; 1 = no limit
     ahead: float = 1.0
@@ -47,6 +49,8 @@ class RoomState(StrEnum):
     """Where a room stands on this worker. Each role uses some of the states, as its table says."""
 
     QUEUED = "queued"
+    # what a checkpoint has of its prompt is copied into its pages
+    RESUMING = "resuming"
     COMPUTING = "computing"
     BORROWING = "borrowing"  # what decode has cached of the prompt is asked for and read
     OFFERED = "offered"
@@ -67,6 +71,10 @@ class Saw(StrEnum):
     # for its whole state
     HELD = "held"
     HELD_TO_COMPUTE = "held_to_compute"  # pages were taken for its prompt, which is computed here
+    # pages were taken for its prompt, which goes on from a checkpoint
+    HELD_TO_RESUME = "held_to_resume"
+    RESUMED = "resumed"  # every rank has its part of the checkpoint; the rest is computed
+    NOT_RESUMED = "not_resumed"  # one has not: the room gives up its pages and waits anew
     ASKED = "asked"  # decode was asked for what it has cached of the prompt
     BORROWED = "borrowed"  # that has arrived, or will not come; the rest is computed
     LAST_CHUNK = "last_chunk"
@@ -106,6 +114,8 @@ class OpenRoom:
         # of the complete pages of its sequence, as far as they were needed
         self.hashes: list[PageHash] = []
         self.hit = 0  # positions whose state was cached when it got its pages
+        # from which it can go on, as the last search found; where it holds pages, it does so
+        self.checkpoint: PromptCheckpoint | None = None
         # whether its next complete page may enter the cache; False until it has pages
         self.enters = False
         # whether the last search found more in the cache that was not verified in time
@@ -142,6 +152,12 @@ class OpenRoom:
     def alone(self) -> bool:
         """Whether its next row must have a step to itself."""
         return len(self.ticket.said) < self.ticket.alone_until
+
+    @property
+    def begins_at(self) -> int:
+        """The position at which its prompt is computed first, if a checkpoint has what is before
+        it; else 0."""
+        return self.checkpoint.length if self.checkpoint is not None else 0
 
     def tokens(self, start: int, end: int) -> tuple[TokenId, ...]:
         """Return the tokens of its sequence at positions [start, end)."""

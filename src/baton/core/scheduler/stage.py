@@ -124,7 +124,7 @@ class Stage(Generic[R]):
         return {}
 
     def host_view(self) -> Mapping[str, int]:
-        """Return the use of host memory for the state of preempted rooms (LedgerView.host)."""
+        """Return the use of host memory (LedgerView.host)."""
         return {}
 
     def kept(self) -> Mapping[str, Collection[Any]]:

@@ -29,6 +29,10 @@ GENERATE: Table = OFFLOAD | {(RoomState.RUNNING, Saw.END): RoomState.ENDING}
 PREFILL: Table = {
     **EVERY_ROLE,
     **COMPUTE,
+    (RoomState.QUEUED, Saw.HELD_TO_RESUME): RoomState.RESUMING,
+    (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
+    (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
+    (RoomState.RESUMING, Saw.END): RoomState.ENDING,
     (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
     (RoomState.COMPUTING, Saw.ASKED): RoomState.BORROWING,
     (RoomState.BORROWING, Saw.ADMITTED): RoomState.BORROWING,

@@ -185,7 +185,8 @@ class Worker(Generic[R]):
         if self.role.guest:
             return {}
         if room.computes:
-            return self.span.reserve(tokens, step=self.settings.step_tokens * self.manifest.pp)
+            step = self.settings.step_tokens * self.manifest.pp
+            return self.span.reserve(tokens, step=step, position=room.begins_at)
         return self.span.live(tokens)
 
     # ---- damage at rest -------------------------------------------------------------------------

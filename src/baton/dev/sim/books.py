@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from baton.core.agreement import Hold, RowOrder, StepPlan
 from baton.core.ids import GroupName, Key, Page, Rank, RankId
-from baton.core.memory.state import Placement, Unit, Window
+from baton.core.memory.state import Full, Placement, Unit, Window
 from baton.core.work import Handle, Job, Row
 from baton.dev.sim.engine import SimEngine
 from baton.dev.sim.host_store import SimHostStore
@@ -75,11 +75,16 @@ class ShadowBooks:
         # positions and bytes when the state was ordered into the host store
         self._before: dict[Key, tuple[int, State]] = {}
         self._restored: set[Key] = set()
+        self._resuming: set[Key] = set()  # rooms that have gone on from checkpoints
         # hashes of cached pages, which may be given to a room meanwhile
         self.passing: set[Job] = set()
 
     def applied(self, plan: StepPlan) -> None:
         """This rank is about to apply a plan."""
+        for keep in plan.keep:
+            if self.engine is not None:
+                collective = self.engine.collective
+                collective.resumes.kept(keep, collective.stamps.get(keep.key, ()))
         for key in plan.drop:
             self.dropped.add(key)
             self._before.pop(key, None)
@@ -94,6 +99,10 @@ class ShadowBooks:
                 self._before[order.key] = (order.length, self._state(order.key, order.length))
         for back in plan.restore:
             self._restored.add(back.key)
+        for resume in plan.resume:
+            if self.engine is not None and resume.key not in self.dropped:
+                self._resuming.add(resume.key)
+                self.engine.collective.resumed(resume, self._whole(resume.key))
         for key in plan.commit:
             self._commit(key)
         for row in plan.batch:
@@ -163,6 +172,15 @@ class ShadowBooks:
             )[places]
         return found
 
+    def _whole(self, key: Key) -> dict[GroupName, list[int]]:
+        """Return where the blocks of a room lie, of each group of pages of whole sequences."""
+        k = self._placement.page_blocks
+        return {
+            group.name: [page * k + j for page in self._pages[key][group.name] for j in range(k)]
+            for group in self._placement.table.groups
+            if isinstance(group.extent, Full)
+        }
+
     def _commit(self, key: Key) -> None:
         self._committed.add(key)
         if self.engine is not None:
@@ -188,6 +206,9 @@ class ShadowBooks:
 
     def _vacate(self, key: Key) -> None:
         """All pages of a list leave the room, though the room goes on."""
+        if key in self._resuming and self.engine is not None:
+            self._resuming.discard(key)
+            self.engine.collective.resumes.vacated(key)
         for group, pages in self._pages.pop(key, {}).items():
             for page in pages:
                 self._holders.get((group, page), set()).discard(key)

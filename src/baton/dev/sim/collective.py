@@ -1,7 +1,7 @@
 """The ranks of one incarnation of a simulated worker compute together: when their steps run, and
 what every position holds afterwards.
 
-prefill   position ◀─ computed here for a room (author) | fetched back from decode (brought: as it was there)
+prefill   position ◀─ computed here for a room (author) | fetched back, or from a checkpoint (brought: as it was there)
 decode    position ◀─ cached here (inherited) | handed over by prefill, or computed here for a room (stamps) | generated here
 unified   position ◀─ computed here for a room (author)
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from baton.core.agreement import Resume
 from baton.core.ids import Boot, GroupName, Key, Rank, Seq, TokenId
 from baton.core.memory.state import Full, Placement, Unit
 from baton.core.messages import BlockRun, Ticket
@@ -18,6 +19,7 @@ from baton.dev.sim import content
 from baton.dev.sim.costs import Costs
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.loans import Loans
+from baton.dev.sim.resumes import Resumes
 from baton.dev.sim.tape import Tape
 from baton.dev.sim.work import Work
 
@@ -68,6 +70,7 @@ class Collective:
         self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of blocks that were fetched back
         # on decode: stamps of what was cached when a room came
         self.inherited: dict[Key, list[int]] = {}
+        self.resumes = Resumes(world.tickets, world.tainted, world.violate)
         self.raises: Callable[[Row], str] = lambda row: ""  # why drawing a row's token raises
         # whether one of these rows kills the worker that computes it
         self.strikes: Callable[[Sequence[Row]], bool] = lambda rows: False
@@ -142,6 +145,9 @@ class Collective:
                     place = self._place(row, block, group)
                     self.authors[place] = row.key
                     self.brought.pop(place, None)
+                    if block * self._b < self._resumed_to(row.key):  # only its end is new
+                        at = slice(block * self._b, (block + 1) * self._b)
+                        self.brought[place] = tuple(stamps[at])
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
         """Return the stamps of the positions at the front that this room does not compute here: on
@@ -158,6 +164,14 @@ class Collective:
                     f"{_short(row.key)} begins at position {row.start}; {len(cached)} are cached",
                 )
             return cached[: row.start]
+        if (kept := self.resumes.of(row.key)) is not None:
+            if row.start != len(kept.stamps):
+                self.world.violate(
+                    "nothing_skipped",
+                    f"{_short(row.key)} begins at position {row.start}; "
+                    f"{len(kept.stamps)} come from a checkpoint",
+                )
+            return list(kept.stamps)
         places = [
             self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))
         ]
@@ -177,6 +191,23 @@ class Collective:
         for block in blocks:
             self.authors.pop((group, block), None)
             self.brought.pop((group, block), None)
+
+    def resumed(self, order: Resume, places: Mapping[GroupName, Sequence[int]]) -> None:
+        """A room is to go on from a checkpoint.
+
+        places: where its blocks from the first one lie, of each group of whole sequences
+        """
+        kept, b = self.resumes.begins(order), self._b
+        for group in self._whole:
+            for block in range(order.length // b):
+                place = group, places[group][block]
+                if place not in self.authors:
+                    self.authors[place] = kept.author
+                    self.brought[place] = kept.stamps[block * b : (block + 1) * b]
+
+    def _resumed_to(self, key: Key) -> int:
+        kept = self.resumes.of(key)
+        return len(kept.stamps) if kept is not None else 0
 
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
         """A prefill leader offers blocks of a room. Blocks that were not computed here must have

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import GroupName, Key
+from baton.core.ids import GroupName, Key, StoreKey
 from baton.core.memory.state import Placement
 from baton.core.work import Copied, HostCopy
 from baton.dev.sim.gray import COPY
@@ -57,14 +57,16 @@ class SimHostStore:
             pools,
             total,
         )
-        self.copies: dict[Key, dict[GroupName, NDArray[np.uint8]]] = {}  # [blocks, bytes of one]
+        self.copies: dict[
+            StoreKey, dict[GroupName, NDArray[np.uint8]]
+        ] = {}  # [blocks, bytes of one]
         self.under_way: dict[int, HostCopy] = {}
         self._done: list[Copied] = []
         # whether a bit was flipped in the page of this slot of the pool; the rank's engine knows
         self.damaged: Callable[[GroupName, int], bool] = lambda group, slot: False
 
     @property
-    def held(self) -> Mapping[Key, Mapping[GroupName, int]]:
+    def held(self) -> Mapping[StoreKey, Mapping[GroupName, int]]:
         return {key: {g: a.nbytes for g, a in copy.items()} for key, copy in self.copies.items()}
 
     def blocks(self, group: GroupName) -> NDArray[np.uint8]:
@@ -94,8 +96,9 @@ class SimHostStore:
 
     def _save_block(self, copy: HostCopy, block: Block) -> None:
         group, at, slot = block
-        if self.damaged(group, slot):
-            # the damage moves with the state, into pages in which no bit was flipped
+        if self.damaged(group, slot) and isinstance(copy.key, Key):
+            # the damage moves with the state, into pages in which no bit was flipped; what is kept
+            # of prompts must have its sums at birth when it comes back
             self._world.tainted.add(copy.key)
         self.copies[copy.key][group][at] = self.blocks(group)[slot]
 
@@ -150,7 +153,7 @@ class SimHostStore:
         self._done.append(Copied(copy.job, why))
         self._process.wake()
 
-    def _damage(self, key: Key) -> None:
+    def _damage(self, key: StoreKey) -> None:
         groups = [g for g, a in self.copies[key].items() if a.size]
         if groups:
             data = self.copies[key][groups[self._world.tape.below(len(groups), "group")]].reshape(
@@ -159,7 +162,7 @@ class SimHostStore:
             data[self._world.tape.below(data.size, "byte")] ^= 1 << self._world.tape.below(8, "bit")
             self._world.fault("host copy", self._process.name)
 
-    def discard(self, key: Key) -> None:
+    def discard(self, key: StoreKey) -> None:
         self._process.port_call()
         self.copies.pop(key, None)
 

@@ -235,6 +235,15 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CachedPage", "children"): _cache,
         ("CachedPage", "pages"): _cache,
         ("CachedPage", "sums"): _cache,
+        # checkpoints, each of which belongs to a cached page
+        ("HostLedger", "_taken"): lambda live, owner, table: (
+            not table or (live.role == "prefill" and all(isinstance(key, int) for key in table))
+        ),
+        ("Checkpoints", "_used"): _cache,
+        ("Checkpoints", "_by_page"): lambda live, owner, table: (
+            {one.name for alike in table.values() for one in alike} == set(owner._used)
+        ),
+        ("PromptCheckpoint", "sums"): _cache,
         # what is known of pages that another engine gives out: as many as there are pages
         ("PageSums", "_totals"): _always,
         ("PageSums", "_known"): _always,

@@ -372,7 +372,9 @@ def draw_worker(
         ],
         last_chunk_tokens=(32, 4, 8, 32)[tape.below(4, "last_chunk")],
         max_rooms=(8, 2, 3, 4)[tape.below(4, "max_rooms")],
-        host_bytes=int(HOST_STATES[more] * longest) if role != "prefill" else 0,
+        host_bytes=int(HOST_STATES[more] * longest)
+        if role != "prefill" or not table.cacheable
+        else 0,
     )
 
 

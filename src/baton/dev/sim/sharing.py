@@ -11,7 +11,6 @@ from baton.core.agreement import Hold, StepPlan
 from baton.core.effects import Effect, Issue, Send
 from baton.core.ids import Boot, GroupName, Key
 from baton.core.manifest import Manifest
-from baton.core.memory.state import Full
 from baton.core.messages import Intactness, Verdict
 
 Place = tuple[Boot, GroupName, int]
@@ -31,14 +30,12 @@ class Sharing:
         self, worker: Manifest, effects: Iterable[Effect], changed: Callable[[GroupName, int], bool]
     ) -> None:
         """A leader's turn is over. changed: whether a page is not what it was when it was sealed"""
-        if any(not isinstance(group.extent, Full) for group in worker.table.groups):
-            return  # nothing is shared, and a window's list does not begin with the first page
         for effect in effects:
             match effect:
                 case Send(message=Verdict(found=Intactness.DAMAGED) as verdict):
                     self._condemn(worker, verdict, changed)
                 case Issue(plan=plan):
-                    self._plan(worker.boot, plan)
+                    self._plan(worker, plan)
                 case _:
                     pass
         for (boot, key), pages in self._lists.items():
@@ -51,6 +48,8 @@ class Sharing:
     def _condemn(
         self, worker: Manifest, verdict: Verdict, changed: Callable[[GroupName, int], bool]
     ) -> None:
+        if verdict.group not in worker.table.lasting:
+            return  # it is of no page that is shared
         k = worker.blocks_per_page(verdict.group)
         pages = [
             where
@@ -66,16 +65,20 @@ class Sharing:
             where for where, beneath in self._beneath.items() if not bad.isdisjoint(beneath)
         }
 
-    def _plan(self, boot: Boot, plan: StepPlan) -> None:
-        for key in plan.drop:
+    def _plan(self, worker: Manifest, plan: StepPlan) -> None:
+        boot = worker.boot
+        for key in (*plan.drop, *plan.vacate):
             self._lists.pop((boot, key), None)
         for hold in plan.hold:
             if hold.key not in plan.drop:
-                self._hold(boot, hold)
+                self._hold(worker, hold)
 
-    def _hold(self, boot: Boot, hold: Hold) -> None:
+    def _hold(self, worker: Manifest, hold: Hold) -> None:
+        """Note the pages of groups that last: pages of the others are never shared."""
+        boot = worker.boot
         held = self._lists.setdefault((boot, hold.key), [])
-        for group, pages in hold.pages.items():
+        lasting = ((g, pages) for g, pages in hold.pages.items() if g in worker.table.lasting)
+        for group, pages in lasting:
             for n, page in enumerate(pages):
                 where = (boot, group, int(page))
                 shared = hold.shared.get(group, 0)

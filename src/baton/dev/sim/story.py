@@ -233,6 +233,8 @@ def ordered(plan: StepPlan) -> str:
         "offload": [o.key for o in plan.offload],
         "vacate": plan.vacate,
         "restore": [o.key for o in plan.restore],
+        "keep": [o.key for o in plan.keep],
+        "resume": [o.key for o in plan.resume],
         "rehash": [r.key for r in plan.rehash],
         "commit": plan.commit,
         "batch": [r.key for r in plan.batch],

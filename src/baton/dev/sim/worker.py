@@ -12,7 +12,7 @@ from baton.core.effects import Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import LeaderEvent, MessageReceived, PeerLost, RankEvent, RankReported
 from baton.core.frames import Join, Said
-from baton.core.ids import Boot, GroupName, Rank
+from baton.core.ids import Boot, CheckpointName, GroupName, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
@@ -22,6 +22,7 @@ from baton.core.parts import LeaderParts, RankParts
 from baton.core.rank.rank import RankCore
 from baton.core.rank.rank_effects import Digest, RankEffect
 from baton.core.rank.watchdog import WatchdogSettings
+from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.at_rest import Where
@@ -456,9 +457,15 @@ class WorkerRun:
             if left := core.kept():
                 return f"{process.name} still holds {left}"
         for process, store in zip(self.processes, self.stores, strict=True):
-            if store.held or store.under_way:
+            if store.held.keys() != self._checkpoints() or store.under_way:
                 return f"the host store of {process.name} still holds {dict(store.held)}"
         return ""
+
+    def _checkpoints(self) -> set[CheckpointName]:
+        """Return the names under which the leader believes that host stores hold something."""
+        if self.draw.role != "prefill" or self.manifest.guest:
+            return set()
+        return self.leader.stage(Checkpointing).held()
 
 
 def address_of(name: str) -> str:

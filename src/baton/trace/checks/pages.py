@@ -2,6 +2,8 @@
 
 - The pages of a dropped room are reused only after every rank has said `quiet`.
 - The pages of a preempted room are reused only after every rank has its state in the host store.
+- The pages of a room that does not resume from a checkpoint are reused only after every rank has
+  said that it copies nothing into them any more.
 - Rooms that share a page have the same tokens at the same positions there.
 """
 
@@ -51,6 +53,9 @@ class PageBooks(Check):
         self._quiet: dict[Key, set[Rank]] = {}
         self._offloads: dict[int, Key] = {}
         self._stored: dict[Key, set[Rank]] = {}
+        # rooms that resume from checkpoints, and the ranks that have voted on that
+        self._resumes: dict[int, Key] = {}
+        self._voted: dict[Key, set[Rank]] = {}
 
     @override
     def made(self, parts: Parts) -> None:
@@ -86,6 +91,8 @@ class PageBooks(Check):
         for ballot in report.ballots:
             if ballot.order in self._offloads and ballot.vote is Vote.ARRIVED:
                 self._stored[self._offloads[ballot.order]].add(report.rank)
+            if ballot.order in self._resumes:
+                self._voted[self._resumes[ballot.order]].add(report.rank)
         for key in report.quiet:
             at = self._dropped.get(key)
             if at is None or report.applied < at:
@@ -99,7 +106,13 @@ class PageBooks(Check):
                 del self._dropped[key], self._quiet[key]
                 self._stored.pop(key, None)
                 self._offloads = {order: of for order, of in self._offloads.items() if of != key}
+                self._end_resume(key)
                 self._free(key)
+
+    def _end_resume(self, key: Key) -> set[Rank]:
+        """A room resumes no more. Returns the ranks that have voted."""
+        self._resumes = {order: of for order, of in self._resumes.items() if of != key}
+        return self._voted.pop(key, set())
 
     def _free(self, key: Key) -> None:
         """A room gives up its pages."""
@@ -116,7 +129,13 @@ class PageBooks(Check):
             self._dropped.setdefault(key, plan.seq)
             self._quiet.setdefault(key, set())
         for key in plan.vacate:
-            if self._stored.pop(key, set()) != self._ranks:
+            if key in self._voted:
+                if self._end_resume(key) != self._ranks:
+                    yield (
+                        f"plan {plan.seq} takes the pages of {brief(key)}, and some rank may "
+                        "still copy a checkpoint into them"
+                    )
+            elif self._stored.pop(key, set()) != self._ranks:
                 yield (
                     f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not "
                     "in every rank's host store"
@@ -124,6 +143,8 @@ class PageBooks(Check):
             self._free(key)
         for offload in plan.offload:
             self._offloads[offload.order], self._stored[offload.key] = offload.key, set()
+        for resume in plan.resume:
+            self._resumes[resume.order], self._voted[resume.key] = resume.key, set()
         for hold in plan.hold:
             if hold.key in gone:
                 yield f"plan {plan.seq} gives pages to {brief(hold.key)}, which was dropped"

@@ -116,6 +116,7 @@ def served(plan: StepPlan) -> Iterator[tuple[str, Key]]:
     rows += [("fetch", f.key) for f in plan.fetch]
     rows += [("offload", o.key) for o in plan.offload]
     rows += [("restore", r.key) for r in plan.restore]
+    rows += [("resume", r.key) for r in plan.resume]
     rows += [("commit", key) for key in plan.commit]
     rows += [("row", row.key) for row in plan.batch]
     yield from (row for row in rows if row[1] not in plan.drop)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from baton.dev.sim.plants import (
     arrival,
     caching,
+    checkpoints,
     draws,
     epochs,
     gray,
@@ -35,6 +36,7 @@ BANK: tuple[Plant, ...] = (
     *handing.PLANTS,
     *epochs.PLANTS,
     *preemption.PLANTS,
+    *checkpoints.PLANTS,
     *reuse.PLANTS,
     *routing.PLANTS,
     *caching.PLANTS,

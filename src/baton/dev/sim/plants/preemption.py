@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.core.ids import GroupName, Key
+from baton.core.ids import GroupName, Key, StoreKey
 from baton.core.rank.host_copies import HostCopies
 from baton.core.rank.rank_effects import RankEffect
 from baton.core.scheduler import roles as roles_module
@@ -34,7 +34,7 @@ class KeepsViews(SimHostStore):
 
     def __init__(self, **made_of: Any) -> None:
         super().__init__(**made_of)
-        self._views: dict[Key, HostCopy] = {}
+        self._views: dict[StoreKey, HostCopy] = {}
 
     def save(self, copy: HostCopy) -> None:
         self._views[copy.key] = copy

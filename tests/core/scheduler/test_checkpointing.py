@@ -1,0 +1,434 @@
+"""Checkpoints of prompts on a prefill worker of a model with a window and a slot: what is ordered,
+what a later prompt computes and offers, and what becomes of copies that fail."""
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.core.build import GREEDY, KV, B, drawn, key, limits, manifest, settings, ticket
+from tests.core.driven import T0, Driven, report_of
+
+from baton.core.agreement import Keep, StepPlan
+from baton.core.effects import Issue, Send
+from baton.core.events import GatewayConnected, MessageReceived, RankReported
+from baton.core.handoff.plan import pair
+from baton.core.ids import Boot, GroupName, Micros, Rank
+from baton.core.marks import Mark
+from baton.core.memory.checkpoints import kept_bytes
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+    Window,
+    extent_blocks,
+)
+from baton.core.messages import (
+    Abort,
+    Admitted,
+    Close,
+    Failed,
+    Hello,
+    Offer,
+    Received,
+    ResetCache,
+)
+from baton.core.rank.rank import RankCore
+from baton.core.rank.rank_effects import Compute, Digest, Discard, Load, Save
+from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.room import RoomState, Saw
+from baton.core.scheduler.tables import PREFILL
+from baton.core.work import BatchDone, Copied, DigestDone, Row, RowDone
+
+NOW, GATEWAY, PREFILL_BOOT, DECODE = Micros(1), Boot(1), Boot(2), Boot(4)
+WINDOW, SLOT = GroupName("window"), GroupName("slot")
+WIDTH, RANKS, PLENTY = 6, 2, 1 << 20
+GROUPS = (
+    Group(KV, Unit.PAGE, Full()),
+    Group(WINDOW, Unit.PAGE, Window(WIDTH)),
+    Group(SLOT, Unit.SLOT, Whole()),
+)
+SPECS = (
+    StateSpec("kv", KV, (0, 1), ("k", "v"), 2, 4, DType.F32),
+    StateSpec("swa", WINDOW, (1,), ("k", "v"), 2, 4, DType.F32),
+    StateSpec("delta", SLOT, (0,), ("s",), 2, 8, DType.F32),
+)
+TABLE = StateTable(2, B, GROUPS, SPECS)
+
+
+def worker(role: str, boot: int, *, tp: int, page_blocks: int, table: StateTable = TABLE) -> Any:
+    one = manifest(role, boot)
+    ranks = tuple(replace(one.ranks[0], boot=Boot(boot + r), rank=r, tp_rank=r) for r in range(tp))
+    return replace(one, table=table, tp=tp, ranks=ranks, page_blocks=page_blocks)
+
+
+class Bench:
+    """A leader with two ranks. A block in a pool is one number, which stands for its bytes."""
+
+    def __init__(
+        self,
+        *,
+        page_blocks: int = 1,
+        host_bytes: int = PLENTY,
+        pages: int = 24,
+        table: StateTable = TABLE,
+    ) -> None:
+        self.manifest = worker(
+            "prefill", PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table
+        )
+        totals = {g.name: pages if g.unit is Unit.PAGE else 6 for g in table.groups}
+        limited = settings(prefix_cache=True, host_bytes=host_bytes)
+        limited = msgspec.structs.replace(limited, pids=(1, 2))
+        self.leader: Any = Driven(Leader(self.manifest, limited, totals))
+        self.placements = [self.manifest.placement(r) for r in range(RANKS)]
+        self.ranks = [
+            RankCore(
+                rank=Rank(r), boot=Boot(PREFILL_BOOT + r), placements=self.placements, seal=True
+            )
+            for r in range(RANKS)
+        ]
+        self.pools: list[dict[tuple[str, int], int]] = [{} for _ in range(RANKS)]
+        self.stores: list[dict[Any, dict[str, list[int]]]] = [{} for _ in range(RANKS)]
+        self.work: deque[tuple[int, Any]] = deque()  # of which rank, and what
+        self.plans: list[StepPlan] = []
+        self.sent: list[Any] = []
+        self.rows: list[Row] = []
+        self.fails: Any = lambda rank, effect: ""  # why a copy fails
+        self.written = 0
+        self.leader.step(GatewayConnected(GATEWAY), NOW)
+        theirs = worker("decode", DECODE, tp=1, page_blocks=1, table=table)
+        self.pair = pair(self.placements, [theirs.placement(0)])
+        self.hear(DECODE, Hello(theirs, self.pair.digest))
+
+    # ---- driving --------------------------------------------------------------------------------
+
+    def hear(self, sender: Boot, message: Any) -> None:
+        self.leader.step(MessageReceived(sender, message), NOW)
+        self.perform()
+
+    def perform(self) -> None:
+        """Give plans to the ranks, and note the work that they order."""
+        for effect in self.leader.effects():
+            match effect:
+                case Send(message=message):
+                    self.sent.append(message)
+                case Issue(plan=plan):
+                    self.plans.append(plan)
+                    for r, rank in enumerate(self.ranks):
+                        self.work += [(r, e) for e in rank.step(plan, T0)]
+
+    def run(self, *, until: type | None = None) -> None:
+        """Until nothing moves, or until such work is to be done next."""
+        for _ in range(500):
+            self.report()
+            if not self.work or (until is not None and isinstance(self.work[0][1], until)):
+                return
+            self.do(*self.work.popleft())
+        raise AssertionError("it does not come to rest")
+
+    def report(self) -> None:
+        while sum(self._report(rank) for rank in self.ranks):
+            self.leader.worker.ledger.audit()
+
+    def _report(self, rank: RankCore) -> bool:
+        found = report_of(rank)
+        if found is not None:
+            self.leader.step(RankReported(found), NOW)
+            self.perform()
+        return found is not None
+
+    def do(self, r: int, effect: Any) -> None:
+        pool, store = self.pools[r], self.stores[r]
+        match effect:
+            case Compute(batch=batch):
+                self.rows += batch.rows if r == 0 else ()
+                rows = tuple(self._compute(r, row) for row in batch.rows)
+                self._step(r, BatchDone(batch.seq, rows))
+            case Save(copy=copy) | Load(copy=copy) if why := self.fails(r, effect):
+                self._step(r, Copied(copy.job, why))
+            case Save(copy=copy):
+                store[copy.key] = {
+                    g: [pool[g, int(s)] for s in slots] for g, slots in copy.slots.items()
+                }
+                self._step(r, Copied(copy.job, ""))
+            case Load(copy=copy):
+                for g, slots in copy.slots.items():
+                    kept = store[copy.key][g]
+                    pool.update({(g, int(s)): k for s, k in zip(slots, kept, strict=True)})
+                self._step(r, Copied(copy.job, ""))
+            case Discard(key=name):
+                store.pop(name, None)
+            case Digest(order=order):
+                sums = self._sums(r, order.group, order.slots)
+                self._step(r, DigestDone(order.job, sums))
+            case _:
+                raise AssertionError(effect)
+
+    def _step(self, r: int, event: Any) -> None:
+        self.work += [(r, e) for e in self.ranks[r].step(event, T0)]
+
+    def _slot(self, row: Row, group: GroupName, block: int) -> int:
+        k = self.placements[0].blocks_per_page(group)
+        at = block - row.begins.get(group, 0)
+        return int(row.pages[group][at // k]) * k + at % k
+
+    def _compute(self, r: int, row: Row) -> RowDone:
+        """Write a new number into every block with a position of the row."""
+        sums = {}
+        for group in TABLE.groups:
+            b = B if group.unit is Unit.PAGE else row.start + len(row.tokens)
+            for block in range(row.start // b, -(-(row.start + len(row.tokens)) // b)):
+                self.written += 1
+                self.pools[r][group.name, self._slot(row, group.name, block)] = self.written
+        for g, (first, past) in row.final.items():
+            sums[g] = self._sums(r, g, [self._slot(row, g, n) for n in range(first, past)])
+        said = drawn(7) if row.draw is not None and r == 0 else None
+        return RowDone(row.key, said, sums)
+
+    def _sums(self, r: int, group: GroupName, slots: Any) -> np.ndarray:
+        units = self.placements[r].unit_count(group)
+        return np.array([[self.pools[r].get((group, int(s)), 0)] * units for s in slots], np.uint64)
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def ask(self, number: int, tokens: Any, *, answer: int = 4, salt: str = "") -> None:
+        asked = ticket(number, prefill=PREFILL_BOOT, decode=DECODE)
+        asked = replace(
+            asked, prompt=tuple(tokens), limits=limits(answer), sampling=GREEDY, cache_salt=salt
+        )
+        self.hear(GATEWAY, asked)
+
+    def serve(self, number: int, tokens: Any, **changes: Any) -> int:
+        """A whole prompt; returns the position at which it was begun."""
+        before = len(self.rows)
+        self.ask(number, tokens, **changes)
+        self.run()
+        self.hear(DECODE, Admitted(key(number)))
+        self.hear(DECODE, Received(key(number)))
+        self.run()
+        self.close(number)
+        assert all(not rank.kept() for rank in self.ranks)
+        assert self.leader.worker.ledger.clean
+        return self.rows[before].start
+
+    def close(self, number: int) -> None:
+        """A request is over, and forgotten by everybody."""
+        assert not self.leader.worker.rooms
+        self.hear(GATEWAY, Close(key(number).room))
+        assert not self.leader.kept()
+
+    @property
+    def marks(self) -> Any:
+        return self.leader.worker.marks
+
+    def orders(self, field: str) -> list[Any]:
+        return [order for plan in self.plans for order in getattr(plan, field)]
+
+    def offers(self, number: int) -> list[Offer]:
+        return [m for m in self.sent if isinstance(m, Offer) and m.key == key(number)]
+
+
+FIRST = tuple(range(100, 121))
+NEXT = (*FIRST, *range(200, 213))
+
+
+@pytest.mark.parametrize("page_blocks", [1, 2, 3])
+def test_a_later_prompt_goes_on_where_the_earlier_one_ended(page_blocks: int) -> None:
+    bench = Bench(page_blocks=page_blocks)
+    assert bench.serve(1, FIRST) == 0
+    assert bench.orders("keep") == [Keep(order=1, name=1, key=key(1), length=len(FIRST))]
+    assert bench.serve(2, NEXT) == len(FIRST)
+    (resume,) = bench.orders("resume")
+    assert (resume.name, resume.key, resume.length) == (1, key(2), len(FIRST))
+    assert bench.serve(3, (*NEXT, 5)) == len(NEXT), "the end of the second one was kept too"
+    assert bench.serve(4, (*FIRST, 9, 9)) == len(FIRST)
+    assert bench.marks[Mark.CHECKPOINT_KEPT] == 4
+    assert bench.marks[Mark.CHECKPOINT_USED] == 3
+    assert not bench.orders("vacate")
+
+
+@pytest.mark.parametrize("page_blocks", [1, 2, 3])
+@pytest.mark.parametrize("more", [1, 3, 13])
+def test_every_block_is_offered_once_with_the_sum_that_it_has(page_blocks: int, more: int) -> None:
+    bench = Bench(page_blocks=page_blocks)
+    bench.serve(1, FIRST)
+    length = len(FIRST) + more
+    bench.ask(2, (*FIRST, *range(300, 300 + more)))
+    assert not bench.offers(2), "while it resumes, nothing is offered, as it may wait anew"
+    bench.run()
+    first, *rest = bench.offers(2)
+    assert not first.runs
+    seen: dict[str, list[int]] = {}
+    for offer in rest:
+        for g, run in offer.runs.items():
+            blocks = range(run.start, run.end)
+            seen.setdefault(g, []).extend(blocks)
+            k = bench.placements[0].blocks_per_page(g)
+            at = [int(run.pages[n // k - run.start // k]) * k + n % k for n in blocks]
+            of_group = [told for told in offer.sums if told.group == g]
+            assert len(of_group) == RANKS
+            for told in of_group:
+                rank = bench.pair.legs[told.leg].source
+                pool, units = bench.pools[rank], bench.placements[rank].unit_count(g)
+                assert told.blocks == tuple(blocks)
+                assert list(told.seals) == [pool[g, slot] * units for slot in at]
+    for group in GROUPS:
+        due = extent_blocks(group.extent, length, B)
+        assert seen[group.name] == list(range(due.start, due.end))
+
+
+def test_other_tokens_another_salt_or_no_token_to_compute_are_no_reason_to_resume() -> None:
+    bench = Bench()
+    bench.serve(1, FIRST)
+    assert bench.serve(2, FIRST) == 0, "a token must be left"
+    assert bench.serve(3, (*FIRST[:-1], 5, 5, 5)) == 0, "its last token is another one"
+    assert bench.serve(4, NEXT, salt="another") == 0
+    assert bench.serve(5, NEXT, salt="") == len(FIRST)
+
+
+def test_a_prompt_that_computes_what_is_cached_already_is_kept_as_well() -> None:
+    bench = Bench()
+    bench.serve(1, FIRST)
+    other = (*FIRST[:-1], 5, 5, 5)
+    bench.serve(2, other)
+    assert bench.serve(3, (*other, 6)) == len(other)
+    assert bench.serve(4, NEXT) == len(FIRST), "each goes on from its own pages"
+
+
+def test_a_request_that_ends_at_its_first_token_leaves_a_checkpoint_too() -> None:
+    bench = Bench()
+    bench.ask(1, FIRST, answer=1)
+    bench.run()
+    (plan,) = [plan for plan in bench.plans if plan.keep]
+    assert plan.drop == (key(1),)
+    bench.close(1)
+    assert bench.serve(2, NEXT) == len(FIRST)
+
+
+# ---- what fails ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page_blocks", [1, 2])
+@pytest.mark.parametrize("how", ["one rank", "all ranks", "damage"])
+def test_what_does_not_come_back_is_computed(page_blocks: int, how: str) -> None:
+    bench = Bench(page_blocks=page_blocks)
+    bench.serve(1, FIRST)
+    if how == "damage":
+        kept = bench.stores[1][1]
+        kept[WINDOW][-1] += 1
+    else:
+        bench.fails = lambda rank, effect: (
+            "no memory" if isinstance(effect, Load) and rank >= (how == "one rank") else ""
+        )
+    assert bench.serve(2, NEXT) == 0
+    assert bench.orders("vacate") == [key(2)]
+    assert bench.orders("forget") == [1]
+    assert [set(store) for store in bench.stores] == [{2}, {2}]
+    assert bench.marks[Mark.CHECKPOINT_UNUSABLE] == 1
+    assert not any(isinstance(m, Failed) for m in bench.sent), "it costs speed alone"
+    bench.fails = lambda rank, effect: ""
+    assert bench.serve(3, (*NEXT, 1)) == len(NEXT)
+
+
+def test_what_one_rank_could_not_keep_is_kept_by_none() -> None:
+    bench = Bench()
+    bench.fails = lambda rank, effect: "no memory" if rank else ""
+    bench.serve(1, FIRST)
+    assert bench.stores == [{}, {}]
+    assert bench.serve(2, NEXT) == 0
+
+
+def test_a_room_that_ends_while_it_resumes_is_quiet_when_nothing_is_copied_any_more() -> None:
+    bench = Bench()
+    bench.serve(1, FIRST)
+    bench.ask(2, NEXT)
+    bench.run(until=Load)
+    bench.hear(GATEWAY, Abort(key(2), "gone"))
+    bench.report()
+    assert bench.leader.worker.rooms, "its pages are still copied into"
+    bench.run()
+    bench.close(2)
+    assert bench.serve(3, NEXT) == len(FIRST), "the checkpoint is as good as before"
+
+
+def test_a_room_that_ends_while_it_is_kept_leaves_its_checkpoint() -> None:
+    bench = Bench()
+    bench.ask(1, FIRST)
+    bench.run(until=Save)
+    bench.hear(GATEWAY, Abort(key(1), "gone"))
+    bench.report()
+    assert bench.leader.worker.rooms, "its pages are still copied"
+    bench.run()
+    bench.close(1)
+    assert bench.serve(2, NEXT) == len(FIRST)
+
+
+# ---- space --------------------------------------------------------------------------------------
+
+
+def test_what_was_used_longest_ago_gives_way() -> None:
+    prompts = {n: tuple(range(1000 * n, 1000 * n + 9)) for n in range(1, 5)}
+    one = max(kept_bytes(p, 9) for p in Bench().placements)
+    longer = max(kept_bytes(p, 10) for p in Bench().placements)
+    bench = Bench(host_bytes=2 * max(one, longer))
+    bench.serve(1, prompts[1])
+    bench.serve(2, prompts[2])
+    assert bench.serve(3, (*prompts[1], 1)) == 9  # keeps its own end in place of the second's
+    assert bench.orders("forget") == [2]
+    (plan,) = [plan for plan in bench.plans if plan.forget]
+    assert plan.keep, "the space is free when it is taken"
+    assert bench.serve(4, (*prompts[2], 1)) == 0
+    assert bench.leader.worker.ledger.clean
+    for store in bench.stores:
+        assert len(store) == 2
+
+
+def test_a_prompt_whose_end_does_not_fit_is_not_kept() -> None:
+    bench = Bench(host_bytes=1)
+    bench.serve(1, FIRST)
+    assert not bench.orders("keep")
+    assert bench.marks[Mark.CHECKPOINT_NOT_KEPT] == 1
+
+
+def test_a_checkpoint_goes_with_its_cached_pages() -> None:
+    bench = Bench()
+    bench.serve(1, FIRST)
+    bench.hear(GATEWAY, ResetCache(1))
+    assert bench.serve(2, NEXT) == 0
+    assert bench.orders("forget") == [1]
+    bench = Bench(pages=12)
+    bench.serve(1, FIRST)
+    bench.serve(2, tuple(range(500, 546)))  # takes all pages
+    assert bench.serve(3, NEXT) == 0
+    assert 1 in bench.orders("forget")
+
+
+@pytest.mark.parametrize(
+    ("host_bytes", "groups"), [(0, GROUPS), (PLENTY, GROUPS[:1])], ids=["no memory", "all lasts"]
+)
+def test_nothing_is_kept_where_there_is_no_memory_or_no_need(
+    host_bytes: int, groups: tuple[Group, ...]
+) -> None:
+    names = {group.name for group in groups}
+    table = StateTable(2, B, groups, tuple(s for s in SPECS if s.group in names))
+    bench = Bench(host_bytes=host_bytes, table=table)
+    assert not bench.leader.worker.reuse.keeps
+    assert bench.leader.worker.reuse.on == table.cacheable
+
+
+# ---- table --------------------------------------------------------------------------------------
+
+
+def test_the_table_of_resuming_is_exactly_this() -> None:
+    found = {(s, saw): to for (s, saw), to in PREFILL.items() if s is RoomState.RESUMING}
+    assert found == {
+        (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
+        (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
+        (RoomState.RESUMING, Saw.END): RoomState.ENDING,
+    }, "it has offered nothing, so decode cannot have admitted it"
