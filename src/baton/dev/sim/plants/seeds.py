@@ -67,7 +67,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "orders_forgotten": 0,
     "offload_forgets_a_kind": 7,
     "offload_keeps_views": 7,
-    "resume_unverified": 660,
+    "resume_unverified": 80,
     "resume_blocks_transfers": 257,
     "offload_frees_at_once": 21,
     "copy_never_forgotten": 7,
