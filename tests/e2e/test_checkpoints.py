@@ -12,6 +12,7 @@ from tests.e2e.reference import Reference
 from tests.e2e.service import Service, split
 from tests.tiny import make_tiny
 
+from baton.cli.main import run
 from baton.core.messages import LedgerView
 from baton.shell.settings import Role
 
@@ -41,7 +42,8 @@ def test_a_turn_computes_only_what_is_new(
     tmp_path: Path, nursery: Nursery, family: str, source: Layout
 ) -> None:
     path = make_tiny(tmp_path / "model", family, num_hidden_layers=4)
-    reference = Reference(path)
+    reference, journals = Reference(path), tmp_path / "journals"
+    journals.mkdir()
     fleet = Fleet(
         nursery,
         tmp_path / "logs",
@@ -51,6 +53,7 @@ def test_a_turn_computes_only_what_is_new(
         max_model_len=1024,
         prefix_caching=True,
         host_kv_bytes=HOST_BYTES,
+        record=journals,
     )
 
     def turn(prompt: list[int]) -> tuple[list[int], int]:
@@ -84,6 +87,9 @@ def test_a_turn_computes_only_what_is_new(
         assert 0 < view.host["used"] < view.host["total"]
     finally:
         fleet.close()
+    assert len(list(journals.iterdir())) == source.tp * source.pp + 1
+    for journal in sorted(journals.iterdir()):
+        assert run(["replay-log", str(journal)]) == 0, journal.name
 
 
 @pytest.mark.timeout(240)
