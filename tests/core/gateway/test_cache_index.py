@@ -166,3 +166,27 @@ def test_a_long_prompt_is_searched_by_bisection() -> None:
     index._has = counting = Counting(index._has)
     assert index.depths(pages) == has
     assert counting.looks <= 2 + 2 * 12, "twelve for each place where workers differ"
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, PAGES)
+def test_the_end_of_an_earlier_prompt_is_found_wherever_it_is(
+    steps: list[tuple[str, Slot, list[PageId]]], asked: list[PageId]
+) -> None:
+    index, has = CacheIndex(), Has()
+    for what, slot, pages in steps:
+        own = has.setdefault(slot, set())
+        if what == "entered":
+            index.entered(slot, pages)
+            own.update(pages)
+        elif what == "left":
+            index.left(slot, pages)
+            own.difference_update(pages)
+        else:
+            index.forget(slot)
+            own.clear()
+        last = {
+            slot: max((n for n, page in enumerate(asked, 1) if page in own), default=0)
+            for slot, own in has.items()
+        }
+        assert index.ends(asked) == {slot: n for slot, n in last.items() if n}

@@ -10,10 +10,11 @@ from tests.core.build import KV, manifest, submit, table, ticket
 from tests.core.world import World
 
 from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids, page_kind
-from baton.core.ids import Micros, TokenId
+from baton.core.ids import GroupName, Micros, TokenId
 from baton.core.manifest import Manifest
 from baton.core.memory.pages import Ledger
 from baton.core.memory.scrubber import Scrubber
+from baton.core.memory.state import Group, Unit, Window
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.reuse import Reuse
 
@@ -60,6 +61,20 @@ def test_a_page_of_several_blocks_is_named_as_workers_do(
     found = worker(block_tokens, page_blocks)
     assert page_kind(found).tokens == block_tokens * page_blocks
     assert of_gateway(found, tokens, salt) == of_worker(found, tokens, salt)
+
+
+def test_only_prefill_of_models_whose_state_passes_goes_on_from_ends_alone() -> None:
+    one = worker(4, 1)
+    window = Group(GroupName("window"), Unit.PAGE, Window(6))
+    passing = replace(one.table, groups=(*one.table.groups, window))
+    for role, state, guest, ends in (
+        ("prefill", one.table, False, False),
+        ("prefill", passing, False, True),
+        ("prefill", passing, True, False),
+        ("decode", passing, False, False),
+        ("unified", passing, False, False),
+    ):
+        assert page_kind(replace(one, role=role, table=state, guest=guest)).ends == ends
 
 
 def test_the_model_its_weights_the_salt_and_all_tokens_before_make_another_page() -> None:

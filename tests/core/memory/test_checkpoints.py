@@ -77,6 +77,7 @@ class PlainBook:
 def test_the_book_finds_what_one_of_whole_sequences_finds(acts: list) -> None:
     book, plain, open_ = Checkpoints(), PlainBook(), list[PromptCheckpoint]()
     known: dict[int, PromptCheckpoint] = {}
+    told: set = set()
     for number, (act, prompt) in enumerate(acts):
         pages = hashes(prompt)
         tail = prompt[1][len(pages) * PAGE :]
@@ -110,12 +111,17 @@ def test_the_book_finds_what_one_of_whole_sequences_finds(acts: list) -> None:
                 book.remove(oldest)
                 del plain.prompts[int(oldest.name)]
         assert [int(one.name) for one in book] == list(plain.prompts)
+        for change in book.take_changes():
+            assert (change.page in told) != change.entered
+            told ^= {change.page}
+        assert told == set(book.pages) == {hashes(p)[-1] for p in plain.prompts.values()}
         assert len(book) == len(plain.prompts)
         assert {one.name for one in known.values() if book.pinned(one)} == {o.name for o in open_}
     for one in book:
         book.remove(one)
         book.remove(one)  # it need not be there
     assert not len(book)
+    assert {change.page for change in book.take_changes()} == told
 
 
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")

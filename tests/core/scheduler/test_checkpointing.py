@@ -13,11 +13,12 @@ from tests.core.driven import T0, Driven, report_of
 
 from baton.core.agreement import Keep, StepPlan
 from baton.core.effects import Issue, Send
-from baton.core.events import GatewayConnected, MessageReceived, RankReported
+from baton.core.events import GatewayConnected, MessageReceived, RankReported, TimerDue
 from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.marks import Mark
 from baton.core.memory.checkpoints import kept_bytes
+from baton.core.memory.prefix_cache import page_hashes, root_hash
 from baton.core.memory.state import (
     DType,
     Full,
@@ -30,13 +31,16 @@ from baton.core.memory.state import (
     extent_blocks,
 )
 from baton.core.messages import (
+    HASH_BYTES,
     Abort,
     Admitted,
+    CacheChanged,
     Close,
     Failed,
     Hello,
     Offer,
     Received,
+    Register,
     ResetCache,
 )
 from baton.core.rank.rank import RankCore
@@ -309,6 +313,28 @@ def test_a_request_that_ends_at_its_first_token_leaves_a_checkpoint_too() -> Non
     assert plan.drop == (key(1),)
     bench.close(1)
     assert bench.serve(2, NEXT) == len(FIRST)
+
+
+def test_gateways_are_told_where_prompts_have_ended_and_of_no_other_page() -> None:
+    bench = Bench()
+    (registered,) = [m for m in bench.sent if isinstance(m, Register)]
+    assert not registered.caches, "a prompt has nothing of one that comes with it"
+    bench.serve(1, FIRST)
+    bench.serve(2, (*FIRST, 9))  # ends in the page after the same one
+    bench.serve(3, NEXT)
+    bench.leader.step(TimerDue(), 1_000_000)
+    bench.perform()
+    told = b"".join(m.entered for m in bench.sent if isinstance(m, CacheChanged))
+    root = root_hash(bench.manifest.model, bench.manifest.weights, "")
+    pages = page_hashes(root, NEXT, B)
+    due = {pages[len(FIRST) // B - 1][:HASH_BYTES], pages[len(NEXT) // B - 1][:HASH_BYTES]}
+    assert {told[n : n + HASH_BYTES] for n in range(0, len(told), HASH_BYTES)} == due
+    bench.hear(GATEWAY, ResetCache(1))
+    bench.serve(4, (1, 2, 3, 4, 5))
+    bench.leader.step(TimerDue(), 2_000_000)
+    bench.perform()
+    left = b"".join(m.left for m in bench.sent if isinstance(m, CacheChanged))
+    assert {left[n : n + HASH_BYTES] for n in range(0, len(left), HASH_BYTES)} == due
 
 
 # ---- what fails ---------------------------------------------------------------------------------

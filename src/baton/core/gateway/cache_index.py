@@ -84,6 +84,17 @@ class CacheIndex:
         _note(found, has[1], len(chain))
         return found
 
+    def ends(self, chain: Sequence[PageId]) -> dict[Slot, int]:
+        """Return the last page of a chain that each worker has, counted from 1, whether it has
+        those before it or not. Workers that have none are left out."""
+        found: dict[Slot, int] = {}
+        seen = 0
+        for at in range(len(chain), 0, -1):
+            if has := self._has.get(chain[at - 1], 0) & ~seen:
+                _note(found, has, at)
+                seen |= has
+        return found
+
     def _between(
         self,
         chain: Sequence[PageId],

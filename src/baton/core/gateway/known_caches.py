@@ -1,5 +1,6 @@
 """What a gateway knows of the prefix caches of its workers: pages that they say they have, and
-pages of prompts that they were given and will have computed before a new prompt's turn comes.
+pages of prompts that they were given and will have computed before a new prompt's turn comes. Where
+a prompt is computed on only from where an earlier one has ended, they say which pages these are.
 
     CacheChanged ──next number?──▶ index                   Credits: how many there were ──fewer came?──┐
                        └── no: some were lost ──▶ AskCache ──▶ CacheChanged afresh ◀───────────────────┘
@@ -137,7 +138,8 @@ class KnownCaches:
         for kind, slots in places.items():
             chain = prompt.chain(kind)
             for index in (self._cached, self._coming) if coming else (self._cached,):
-                for slot, depth in index.depths(chain).items():
+                depths = index.ends(chain) if kind.ends else index.depths(chain)
+                for slot, depth in depths.items():
                     if (i := slots.get(slot)) is not None:
                         found[i] = max(found[i], depth * kind.tokens)
         return found

@@ -14,14 +14,14 @@ Those without pins are given up in the order of their last use.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.errors import Bug
 from baton.core.ids import CheckpointName, GroupName, Rank, TokenId
-from baton.core.memory.prefix_cache import CachedPage, PageHash
+from baton.core.memory.prefix_cache import CacheChange, CachedPage, PageHash
 from baton.core.memory.state import Full, Interval, Placement, StateTable, extent_blocks
 
 # uint64 [blocks, units] by rank and group, of the blocks that are kept
@@ -75,12 +75,24 @@ class Checkpoints:
         self._by_page: dict[PageHash, list[PromptCheckpoint]] = {}
         self._used: dict[CheckpointName, PromptCheckpoint] = {}  # in the order of their last use
         self._pins: Counter[PromptCheckpoint] = Counter()
+        self._counts: Counter[int] = Counter()  # checkpoints with so many tokens in complete pages
+        self._changes: list[CacheChange] = []
 
     def __len__(self) -> int:
         return len(self._used)
 
     def __iter__(self) -> Iterator[PromptCheckpoint]:
         return iter(tuple(self._used.values()))
+
+    @property
+    def pages(self) -> Iterable[PageHash]:
+        """The last complete pages of all checkpoints."""
+        return self._by_page.keys()
+
+    def take_changes(self) -> list[CacheChange]:
+        """Return which of `pages` have come and gone since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
 
     def find(
         self, pages: Sequence[PageHash], tokens: Sequence[TokenId], *, page_tokens: int, most: int
@@ -90,11 +102,11 @@ class Checkpoints:
         pages: the hashes of the sequence's complete pages, as far as they are wanted
         tokens: of the sequence
         """
-        for at in range(len(pages), 0, -1):
-            begin = at * page_tokens
+        known = len(pages) * page_tokens
+        for begin in sorted((n for n in self._counts if n <= known), reverse=True):
             found = [
                 one
-                for one in self._by_page.get(pages[at - 1], ())
+                for one in self._by_page.get(pages[begin // page_tokens - 1], ())
                 if one.length <= most and tuple(tokens[begin : one.length]) == one.tail
             ]
             if found:
@@ -114,7 +126,10 @@ class Checkpoints:
         """
         if self.same(one.page, one.tail) is not None:
             raise Bug(f"checkpoint {one.name} has the tokens of another one")
+        if one.page not in self._by_page:
+            self._changes.append(CacheChange(one.page, entered=True))
         self._by_page.setdefault(one.page, []).append(one)
+        self._counts[one.length - len(one.tail)] += 1
         self._used[one.name] = one
 
     def use(self, one: PromptCheckpoint) -> None:
@@ -154,3 +169,8 @@ class Checkpoints:
         alike.remove(one)
         if not alike:
             del self._by_page[one.page]
+            self._changes.append(CacheChange(one.page, entered=False))
+        count = one.length - len(one.tail)
+        self._counts[count] -= 1
+        if not self._counts[count]:
+            del self._counts[count]

@@ -55,7 +55,7 @@ class LeaderBooks(Stage[Any]):
 
     def gateway_up(self, boot: Boot) -> None:
         self.news.joined(boot)
-        self.cache_news.joined(boot, self.worker.ledger.cache.hashes())
+        self.cache_news.joined(boot, self.worker.reuse.told)
 
     def gateway_lost(self, boot: Boot) -> None:
         """A session with a gateway has ended."""
@@ -70,7 +70,7 @@ class LeaderBooks(Stage[Any]):
         """Tell gateways and subscribers what has changed, at the end of a turn."""
         worker = self.worker
         changes = worker.ledger.cache.take_changes()
-        self.cache_news.changed(changes)
+        self.cache_news.changed(worker.reuse.news(changes))
         self._publish(changes)
         for boot, changed in self.cache_news.due(worker.now):
             worker.send(boot, changed)
@@ -84,7 +84,7 @@ class LeaderBooks(Stage[Any]):
             self._published = True
 
     def _on_ask_cache(self, sender: Boot, ask: AskCache) -> None:
-        self.cache_news.asked(sender, self.worker.ledger.cache.hashes())
+        self.cache_news.asked(sender, self.worker.reuse.told)
 
     def _capacity(self) -> Credits:
         """Return what this worker holds and how much more it could take."""

@@ -126,8 +126,9 @@ class Leader:
                 worker.manifest,
                 self._books.news.stamp,
                 worker.settings.url,
-                # an engine that this worker is a guest of may well do so
-                worker.reuse.on or worker.role.guest,
+                # an engine that this worker is a guest of may well do so; where prompts begin with
+                # checkpoints, two that come together have nothing from each other
+                (worker.reuse.on and not worker.reuse.keeps) or worker.role.guest,
             ),
         )
         for stage in self._stages:

@@ -15,7 +15,7 @@ checkpoint belongs to the very pages above which its own state was computed. So 
 what is cached already enters its pages too, under another hash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from baton.core.handoff.birth_sums import RoomSums
 from baton.core.ids import TokenId
@@ -24,6 +24,7 @@ from baton.core.marks import Mark, Marks
 from baton.core.memory.checkpoints import Checkpoints, PromptCheckpoint
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import (
+    CacheChange,
     CachedPage,
     PageHash,
     PageText,
@@ -116,6 +117,15 @@ class Reuse:
         """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
         leaving = int(room.computes) if leaving is None else leaving
         return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
+
+    @property
+    def told(self) -> Iterable[PageHash]:
+        """The pages that gateways know: those that a prompt may go on from."""
+        return self.checkpoints.pages if self.keeps else self._ledger.cache.hashes()
+
+    def news(self, changes: Sequence[CacheChange]) -> Sequence[CacheChange]:
+        """Return what has changed of these pages. changes: of the cache"""
+        return self.checkpoints.take_changes() if self.keeps else changes
 
     def has(self, page: PageHash) -> bool:
         """Whether a page is cached."""

@@ -2,6 +2,8 @@
 
 CacheChanged        a page that has entered is cached at that moment, one that has left is not
 at rest             every gateway knows exactly the pages that each worker has
+
+Where prompts go on only from checkpoints, these are the last pages of the checkpoints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,20 +13,26 @@ from baton.core.gateway.front import Front
 from baton.core.ids import Boot
 from baton.core.memory.prefix_cache import PrefixCache
 from baton.core.messages import CacheChanged
+from baton.core.scheduler.reuse import Reuse
 
 ID_BYTES = 8
 
 
-def cached_ids(cache: PrefixCache) -> set[int]:
-    """Return the pages of a cache, as gateways know them."""
-    return {int.from_bytes(entry.digest[:ID_BYTES], "little") for entry in cache.live()}
+def cached_ids(reuse: Reuse, cache: PrefixCache) -> set[int]:
+    """Return the pages that a prompt may go on from, as gateways know them."""
+    pages = (
+        (one.page for one in reuse.checkpoints)
+        if reuse.keeps
+        else (entry.digest for entry in cache.live())
+    )
+    return {int.from_bytes(page[:ID_BYTES], "little") for page in pages}
 
 
-def untrue(effects: Sequence[Effect], cache: PrefixCache) -> str:
+def untrue(effects: Sequence[Effect], reuse: Reuse, cache: PrefixCache) -> str:
     """Return what a leader says that is not so; empty if all is true."""
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, CacheChanged):
-            message, cached = effect.message, cached_ids(cache)
+            message, cached = effect.message, cached_ids(reuse, cache)
             if wrong := set(_ids(message.entered)) - cached:
                 return f"pages {sorted(wrong)} have entered the cache, and are not there"
             if wrong := set(_ids(message.left)) & cached:
@@ -37,10 +45,10 @@ def _ids(hashes: bytes) -> Iterator[int]:
         yield int.from_bytes(hashes[start : start + ID_BYTES], "little")
 
 
-def unknown(front: Front, workers: Mapping[Boot, PrefixCache]) -> str:
+def unknown(front: Front, workers: Mapping[Boot, tuple[Reuse, PrefixCache]]) -> str:
     """Return where a gateway's index differs from the caches of workers; empty if it does not."""
-    for boot, cache in workers.items():
-        has, thought = cached_ids(cache), front.router.caches.pages_of(boot)
+    for boot, (reuse, cache) in workers.items():
+        has, thought = cached_ids(reuse, cache), front.router.caches.pages_of(boot)
         if thought != has:
             return (
                 f"the worker of boot {boot} has cached {len(has)} pages; the gateway does not know "

@@ -240,6 +240,9 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
             not table or (live.role == "prefill" and all(isinstance(key, int) for key in table))
         ),
         ("Checkpoints", "_used"): _cache,
+        ("Checkpoints", "_counts"): lambda live, owner, table: (
+            sum(table.values()) == len(owner) and all(table.values())
+        ),
         ("Checkpoints", "_by_page"): lambda live, owner, table: (
             {one.name for alike in table.values() for one in alike} == set(owner._used)
         ),

@@ -238,7 +238,7 @@ class WorkerRun:
         if not effects:
             return
         ledger = self.leader.worker.ledger
-        if wrong := untrue(effects, ledger.cache):
+        if wrong := untrue(effects, self.leader.worker.reuse, ledger.cache):
             self.world.violate("news_true", f"{self.draw.name} says that {wrong}")
         self.world.endings.acts(self.boot, self.draw.name, effects)
         self.world.overtaking.acts(self.boot, self.draw.name, effects)

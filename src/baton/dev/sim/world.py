@@ -653,7 +653,7 @@ class World:
         """Check that gateways know what workers have cached, once all news has come."""
         for gateway in self.gateways.values():
             caches = {
-                w.boot: w.leader.worker.ledger.cache
+                w.boot: (w.leader.worker.reuse, w.leader.worker.ledger.cache)
                 for w in self.workers.values()
                 if PROTOCOL in w.spoken and PROTOCOL in gateway.spoken
             }
