@@ -9,10 +9,12 @@ What does not fit waits at the gateway, where it holds nothing.
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
+from itertools import product
 from typing import Any
 
 import msgspec
 
+from baton.core.door import PairView
 from baton.core.gateway.known_caches import KnownCaches, Places
 from baton.core.gateway.page_reservations import PageReservations
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
@@ -190,6 +192,25 @@ class Router:
             for (p, d), why in self._refusals.items()
             if {p, d} <= name.keys()
         ]
+
+    def pair_views(self) -> Iterator[PairView]:
+        """Yield all pairs: those that are refused first, then those that are used, then those that
+        are not ready."""
+        name = {boot: worker.register.name for boot, worker in self._all.items()}
+        for (p, d), why in self._refusals.items():
+            yield PairView(name[p], name[d], why=why)
+        for p, d in self.usable_pairs():
+            yield PairView(name[p], name[d], self._pairs.get((p, d), ""))
+        sources, targets = (
+            [boot for boot, worker in self._all.items() if worker.role == role]
+            for role in (PREFILL, DECODE)
+        )
+        for p, d in product(sources, targets):
+            if (p, d) not in self._pairs and (p, d) not in self._refusals:
+                yield PairView(name[p], name[d], why="they have not connected to each other yet")
+            elif (p, d) in self._pairs and not self.is_usable((p, d)):
+                leaving = [name[boot] for boot in (p, d) if self._all[boot].draining]
+                yield PairView(name[p], name[d], why=f"{' and '.join(leaving)} drains")
 
     def credits(self) -> dict[str, Credits]:
         """Return what workers last said of their capacity, by name."""
