@@ -80,13 +80,17 @@ class Tab:
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
-    async def until(self, expression: str, *, why: str, seconds: float = 20) -> Any:
-        """Wait until an expression is true; its value."""
+    async def until(self, expression: str, *, why: str, seconds: float = 20) -> None:
+        """Wait until an expression is true."""
         until = asyncio.get_running_loop().time() + seconds
-        while not (value := await self.value(expression)):
-            assert asyncio.get_running_loop().time() < until, f"not within {seconds} s: {why}"
+        while not await self.value(f"!!({expression})"):
+            if asyncio.get_running_loop().time() > until:
+                shown = await self.value("document.body.innerText")
+                raise AssertionError(
+                    f"not within {seconds} s: {why}; complaints:"
+                    f" {self.complaints}; the page shows:\n{shown}"
+                )
             await asyncio.sleep(0.05)
-        return value
 
     async def type(self, text: str) -> None:
         """Type into what has the focus."""
