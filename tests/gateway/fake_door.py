@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from baton.core.door import Cancel, Emit, Fail, Finish, RequestId, Submit
+from baton.core.door import Cancel, Emit, Fail, Finish, FrontView, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, LedgerView
@@ -44,6 +44,7 @@ class FakeDoor:
         # answers to `clear`, the last one for ever
         self.clears, self.cleared = 0, [LedgerReport((), (), 0)]
         self.resets = 0
+        self.views, self.seen, self.pairs = 0, {}, []  # what watchers see of requests and pairs
         self.cached: list[int] = []  # of the prompts of the next requests, in tokens
         self.script: list[object] = []  # played inside submit, for every request
         self.epoch = Epoch(1)  # of all open requests
@@ -139,6 +140,12 @@ class FakeDoor:
 
     def own_report(self) -> LedgerReport:
         return msgspec.structs.replace(self.report, workers=(), missing=())
+
+    def view(self, requests, *, most_pairs: int) -> FrontView:
+        self.views += 1
+        views = {id: self.seen[id] for id in requests if id in self.seen}
+        shown = self.pairs[:most_pairs]
+        return FrontView(views, tuple(shown), len(self.pairs) - len(shown))
 
     async def ledger(self, *, audit=True) -> LedgerReport:
         return self.report

@@ -16,6 +16,7 @@ from baton.core.messages import Credits, FailCode, FinishReason
 from baton.core.statistics import BOUNDS_US, CacheTally, Counters, Durations, RankTally
 from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import STOP_STRING, LedgerReport
+from baton.gateway.live_times import LiveTimes
 from baton.gateway.metrics import Metrics
 from baton.gateway.tally import RequestTally, TallyingDoor
 
@@ -49,7 +50,7 @@ class History:
 
     def __init__(self) -> None:
         self.now, self.fake, self.tally = 100.0, FakeDoor(), RequestTally()
-        self.door = TallyingDoor(self.fake, self.tally, lambda: self.now)
+        self.door = TallyingDoor(self.fake, self.tally, LiveTimes(), lambda: self.now)
 
     def begin(self, number: int, prompt: int) -> RequestId:
         ask = msgspec.structs.replace(

@@ -74,7 +74,7 @@ def make_key(
 
 def open_to_all(host: str, keys: Sequence[ApiKey]) -> str | None:
     """Return a warning if everybody who reaches this host may use the service, else None."""
-    if keys or _is_loopback(host):
+    if keys or on_loopback(host):
         return None
     return (
         f"HTTP listens on {host} without an API key: whoever reaches it can use it; set "
@@ -82,7 +82,8 @@ def open_to_all(host: str, keys: Sequence[ApiKey]) -> str | None:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def on_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -81,6 +81,7 @@ def run_gateway(settings: GatewaySettings) -> None:
         cors=settings.cors,
         root_path=settings.root_path,
         describes_itself=not settings.disable_fastapi_docs,
+        demo=settings.shared is not None and settings.shared.demo,
     )
     tls = server_context(settings.tls)
     credentials = load_credentials(settings.secret, settings.members)

@@ -106,6 +106,14 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    demo: Annotated[
+        bool,
+        Flag(
+            "The live page at / has buttons that kill and freeze workers; on loopback only.",
+            PROCESSES,
+        ),
+    ] = False
+
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles of the workers, in order."""
@@ -148,6 +156,8 @@ def serve(
     model = opt.one_model(model, model_path)
     service = given.make(ServeSettings)
     ENGINES[service.engine].require(service, given)
+    if service.demo:
+        require_demo(service, given.get("host"))
     if service.on == "ray":
         from baton.cli.on_ray import serve_on_ray
 
@@ -161,6 +171,21 @@ def serve(
     gateways = tuple(msgspec.structs.replace(g, model=directory) for g in gateways)
     workers = tuple(msgspec.structs.replace(w, model=directory) for w in workers)
     raise typer.Exit(supervise(gateways, workers, service))
+
+
+def require_demo(service: ServeSettings, host: str) -> None:
+    """Raise ConfigError if `--demo` would let others than the users of this machine break it."""
+    from baton.cli.api_keys import on_loopback
+
+    if service.on != "machine":
+        raise ConfigError(
+            f"--demo with --on {service.on}: it breaks processes of this machine only"
+        )
+    if not on_loopback(host):
+        raise ConfigError(
+            f"--demo with --host {host}: whoever reaches that address could kill workers; leave "
+            "one of the two out"
+        )
 
 
 def plan(
@@ -292,7 +317,7 @@ def supervise(
         counts = None
         if len(gateways) > 1:
             counts = stack.enter_context(TemporaryDirectory(prefix="baton-"))
-        shared = Shared(listener=listener.fileno(), counts=counts)
+        shared = Shared(listener=listener.fileno(), counts=counts, demo=service.demo)
         # Gateways stop first, so that their open streams can finish while there are workers.
         programs = [
             *(

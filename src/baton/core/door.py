@@ -5,7 +5,7 @@ from typing import NewType
 
 import msgspec
 
-from baton.core.ids import Boot, Key, TokenId, TokenIndex
+from baton.core.ids import Boot, Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, Grammar, Limits, Sampling
 from baton.core.prompt_scores import PromptScores
 from baton.core.statistics import Durations, Spent
@@ -74,6 +74,46 @@ class QueueView(msgspec.Struct, frozen=True):
     refused: dict[str, int] = {}
     # how long requests waited for their turn; one may have several turns
     waited: Spent = Durations().view()
+
+
+class RequestView(msgspec.Struct, frozen=True):
+    """One open request as its gateway sees it.
+
+    Attributes:
+        state: of request_state.py
+        age_ms: since it came
+        prefill, decode: names of the workers that have it; empty while there are none
+    """
+
+    room: Room
+    epoch: Epoch
+    state: str
+    age_ms: int
+    prefill: str = ""
+    decode: str = ""
+
+
+class PairView(msgspec.Struct, frozen=True):
+    """Two workers, or one that serves alone and is then named twice.
+
+    Attributes:
+        fabric: over which the pair hands over; empty if it does not, or need not
+        why: why no request is given to the pair; empty if it is used
+    """
+
+    prefill: str
+    decode: str
+    fabric: str = ""
+    why: str = ""
+
+
+class FrontView(msgspec.Struct, frozen=True):
+    """Some requests and some pairs, for people who watch. `pairs_left_out`: how many pairs there
+    are beyond these."""
+
+    requests: dict[RequestId, RequestView] = {}
+    pairs: tuple[PairView, ...] = ()
+    pairs_left_out: int = 0
 
 
 Heard = Emit | Finish | Fail

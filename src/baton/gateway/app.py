@@ -1,9 +1,9 @@
 """Puts the HTTP side together: routes, API keys, and an error schema for everything that goes wrong
 (OpenAI's; for the Messages API, Anthropic's)."""
 
+import os
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import msgspec
 import structlog
@@ -18,9 +18,14 @@ from baton.gateway.answer import fault_response
 from baton.gateway.api_keys import logged_holder
 from baton.gateway.auth import KeyCheck
 from baton.gateway.counts import GatewayCounts, Siblings
+from baton.gateway.demo import Demo
 from baton.gateway.dispatcher import Dispatcher
-from baton.gateway.door import Door
+from baton.gateway.door import Door, LedgerReport
 from baton.gateway.faults import Fault, HttpFault, refuse
+from baton.gateway.live import LiveView
+from baton.gateway.live_feed import LiveFeed, LiveResponse
+from baton.gateway.live_page import LivePage
+from baton.gateway.live_times import LiveTimes
 from baton.gateway.metrics import Metrics
 from baton.gateway.openapi import document
 from baton.gateway.operations import OPERATIONS
@@ -53,14 +58,29 @@ def create_app(
     Raises:
         ConfigError: there is no parser of the name that the settings give
     """
-    tally = RequestTally()
+    tally, times = RequestTally(), LiveTimes()
     if timelines is not None:
         timelines.on_end.append(tally.ended)
-    door = TallyingDoor(door, tally, time.monotonic)
+    door = TallyingDoor(door, tally, times, time.monotonic)
     dispatcher = Dispatcher(door, retry_after_s=settings.retry_after_s)
-    own = partial(GatewayCounts, settings.name, tally)
+
+    def own(report: LedgerReport) -> GatewayCounts:
+        return GatewayCounts(settings.name, tally, report, dispatcher.open_requests)
+
     metrics = Metrics(own, model=settings.model, several=siblings is not None)
     sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
+    feed = LiveFeed(
+        LiveView(
+            door=door,
+            dispatcher=dispatcher,
+            own=own,
+            times=times,
+            siblings=siblings,
+            model=settings.model,
+            demo=settings.demo,
+        ),
+        retry_after_s=settings.retry_after_s,
+    )
     routes = Routes(
         door=door,
         dispatcher=dispatcher,
@@ -80,11 +100,19 @@ def create_app(
         redoc_url=None,
     )
     app.state.dispatcher = dispatcher
+    app.state.feed = feed
     app.state.counts = lambda: own(door.own_report())
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
     if settings.describes_itself:
         app.add_api_route("/openapi.json", _describe(settings.root_path), methods=["GET"])
+    page = LivePage()
+    app.add_api_route("/", page.index, methods=["GET"])
+    app.add_api_route("/page/{path:path}", page.file, methods=["GET"])
+    app.add_api_route("/debug/live", _live(feed), methods=["GET"])
+    if settings.demo:
+        demo = Demo(door, supervisor=os.getppid())
+        app.add_api_route("/demo/{deed}", demo.answer, methods=["POST"])
     app.add_exception_handler(HttpFault, _on_fault)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
@@ -112,6 +140,14 @@ def _describe(root_path: str) -> Callable[[], Awaitable[Response]]:
         return Response(described, media_type="application/json")
 
     return openapi
+
+
+def _live(feed: LiveFeed) -> Callable[[], Awaitable[Response]]:
+    async def live() -> Response:
+        feed.require_place()
+        return LiveResponse(feed)
+
+    return live
 
 
 async def _on_fault(request: Request, fault: Exception) -> Response:

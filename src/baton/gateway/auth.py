@@ -3,7 +3,11 @@
 /health, /ready, /metrics, /version, /openapi.json   everybody, as in vLLM
 /v1/..., /tokenize, /detokenize                       holders of a key, if keys are set
 /sleep, /wake_up, /reset_prefix_cache, /drain         holders of a key; without keys, local clients
+/demo/..                                              local clients, who hold a key if keys are set
 /debug/ledger                                         local clients
+/debug/live                                           local clients, and holders of a key; without
+                                                      keys everybody, as with /v1
+/, /page/..                                           everybody: files without data
 """
 
 import time
@@ -25,8 +29,9 @@ from baton.gateway.root_path import paths_of
 log = structlog.get_logger("baton.gateway")
 GUARDED = (
     *("/v1", "/tokenize", "/detokenize"),
-    *("/sleep", "/wake_up", "/reset_prefix_cache", "/drain"),
+    *("/sleep", "/wake_up", "/reset_prefix_cache", "/drain", "/demo"),
 )
+WATCHED = "/debug/live"  # to holders of a key from anywhere, and it does not count as a request
 
 
 class KeyCheck:
@@ -45,7 +50,7 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass an allowed request on; answer any other with 401, or 429."""
-        if scope["type"] != "http" or not any(p.startswith(GUARDED) for p in paths_of(scope)):
+        if scope["type"] != "http" or not self._guards(scope):
             await self._app(scope, receive, send)
             return
         found = self._find(scope)
@@ -60,6 +65,9 @@ class KeyCheck:
             return
         key, use = found
         scope = {**scope, HOLDER: key}
+        if any(p.startswith(WATCHED) for p in paths_of(scope)):
+            await self._app(scope, receive, send)
+            return
         try:
             use.begin()
         except HttpFault as fault:
@@ -77,6 +85,12 @@ class KeyCheck:
             await self._app(scope, receive, send)
         finally:
             use.end()
+
+    def _guards(self, scope: Scope) -> bool:
+        paths = tuple(paths_of(scope))
+        if any(path.startswith(GUARDED) for path in paths):
+            return True
+        return any(path.startswith(WATCHED) for path in paths) and not is_local(Request(scope))
 
     def _find(self, scope: Scope) -> tuple[ApiKey, KeyUse] | None:
         # no early exit at a match

@@ -31,11 +31,16 @@ class SiblingQuestion(msgspec.Struct, frozen=True):
 
 
 class GatewayCounts(msgspec.Struct, frozen=True):
-    """What one gateway counts; of its report, the fields that are its own."""
+    """What one gateway counts; of its report, the fields that are its own.
+
+    Attributes:
+        under_way: requests of clients that have not ended, each choice of `n` by itself
+    """
 
     name: str
     tally: RequestTally
     report: LedgerReport
+    under_way: int = 0
 
 
 def joined(report: LedgerReport, others: Sequence[GatewayCounts]) -> LedgerReport:

@@ -4,6 +4,8 @@ Invariants: an entry is in the table exactly as long as the core may send events
 is removed once: by Finish, by Fail, or with a Cancel to the core.
 """
 
+from collections.abc import Collection
+
 from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.gateway.ask import Ask
@@ -55,6 +57,11 @@ class Dispatcher:
     def open_requests(self) -> int:
         """Entries in the table."""
         return len(self._table)
+
+    @property
+    def entries(self) -> Collection[DispatchedRequest]:
+        """The entries of the table, in the order in which they came; a view, not a copy."""
+        return self._table.values()
 
     def open(self, exchange: Exchange, ask: Ask) -> None:
         """Submit every order of a request. If one is refused,

@@ -8,12 +8,12 @@ D4 After `cancel`, `hear` is not called again for the request. Cancelling an unk
    request has no effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from baton.core.door import Cancel, Heard, QueueView, RequestId, Submit
+from baton.core.door import Cancel, FrontView, Heard, QueueView, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.messages import Credits, LedgerView
 
@@ -116,6 +116,11 @@ class Door(Protocol):
 
     def own_report(self) -> LedgerReport:
         """The fields of `ledger` that are the gateway's own; it names no workers."""
+        ...
+
+    def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:
+        """Return what is to be seen of these requests, those that have ended left out, and of so
+        many pairs of workers."""
         ...
 
     async def ledger(self, *, audit: bool = True) -> LedgerReport:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from baton.core.door import Cancel, Emit, Heard, RequestId, Submit
+from baton.core.door import Cancel, Emit, FrontView, Heard, RequestId, Submit
 from baton.core.effects import Send
 from baton.core.events import (
     AskWorkers,
@@ -199,6 +199,9 @@ class FrontDoor:
             queue=self._front.queue(self._clock.now()),
             known_pages=self._front.known_pages,
         )
+
+    def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:
+        return self._front.view(requests, most_pairs=most_pairs, now=self._clock.now())
 
     def close(self) -> None:
         """Leave the loop and close the control plane."""

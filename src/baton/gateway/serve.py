@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from baton.gateway.answer import PlainSend
 from baton.gateway.connection import BoundedConnection
 from baton.gateway.dispatcher import Dispatcher
+from baton.gateway.live_feed import LiveFeed
 from baton.shell.listener import BACKLOG
 
 log = structlog.get_logger()
@@ -79,6 +80,7 @@ async def serve_http(
         tls: for HTTPS; None = plain HTTP
     """
     dispatcher: Dispatcher = app.state.dispatcher
+    feed: LiveFeed = app.state.feed
     parting = _Parting(app)
     config = uvicorn.Config(
         PlainSend(parting),
@@ -102,6 +104,7 @@ async def serve_http(
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         parting.begun = True
+        feed.close()
         await _part(server, hurry)
         dispatcher.shut()
         # closes the listener and idle connections, and waits for the others

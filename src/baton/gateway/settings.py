@@ -27,6 +27,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         exclude_tools_when_tool_choice_none: the prompt does not show tools that must not be called
         cors: web pages of other origins that may use the service
         root_path: path under which a proxy serves this, e.g. "/api"; empty = none
+        demo: whether clients on this machine may break the service's processes (demo.py)
         describes_itself: whether /openapi.json is served
         inline_chars: prompts up to this length are tokenized on the loop, longer ones on a thread
     """
@@ -49,6 +50,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     cors: CorsSettings = CorsSettings()
     root_path: str = ""
     describes_itself: bool = True
+    demo: bool = False
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -6,15 +6,16 @@ that streams 60,000 tokens/s.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
-from baton.core.door import Cancel, Emit, Fail, Finish, Heard, RequestId, Submit
+from baton.core.door import Cancel, Emit, Fail, Finish, FrontView, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.ids import Key
 from baton.gateway.door import STOP_STRING, Capacity, Door, Hear, LedgerReport, Readiness
+from baton.gateway.live_times import LiveTimes
 from baton.gateway.timeline import Moments
 
 # vLLM's buckets in seconds, so that its dashboards fit.
@@ -115,6 +116,7 @@ class _Timed:
         "_first",
         "_hear",
         "_last",
+        "_live",
         "_now",
         "_over",
         "_prompt",
@@ -129,8 +131,10 @@ class _Timed:
         over: Callable[[RequestId], object],
         *,
         prompt: int,
+        live: LiveTimes,
     ) -> None:
         self._hear, self._tally, self._now, self._over = hear, tally, now, over
+        self._live = live
         self._began, self._prompt = now(), prompt
         self._first = self._last = 0.0
         self._count = 0
@@ -141,7 +145,10 @@ class _Timed:
             case Emit():
                 count, at = len(heard.drawn), self._now()
                 if self._count and count:
-                    self._tally.between.add((at - self._last) / count, count)
+                    gap = (at - self._last) / count
+                    self._tally.between.add(gap, count)
+                    if self._live.watched:
+                        self._live.between.append(gap)
                 elif count:
                     self._begin(at)
                 self._last = at
@@ -159,6 +166,7 @@ class _Timed:
         """Count the first token."""
         self._first = at
         self._tally.first.add(at - self._began)
+        self._live.first.append((at, at - self._began))
         self._tally.prompt_tokens += self._prompt
 
     def end(self, reason: str) -> None:
@@ -175,12 +183,21 @@ class _Timed:
 class TallyingDoor:
     """Implements Door around another one, and counts what passes through."""
 
-    def __init__(self, door: Door, tally: RequestTally, now: Callable[[], float]) -> None:
-        self._door, self._tally, self._now = door, tally, now
+    def __init__(
+        self, door: Door, tally: RequestTally, live: LiveTimes, now: Callable[[], float]
+    ) -> None:
+        self._door, self._tally, self._live, self._now = door, tally, live, now
         self._open: dict[RequestId, _Timed] = {}
 
     def submit(self, submit: Submit, hear: Hear) -> None:
-        timed = _Timed(hear, self._tally, self._now, self._open.pop, prompt=len(submit.prompt))
+        timed = _Timed(
+            hear,
+            self._tally,
+            self._now,
+            self._open.pop,
+            prompt=len(submit.prompt),
+            live=self._live,
+        )
         self._open[submit.request] = timed
         try:
             self._door.submit(submit, timed.hear)
@@ -218,6 +235,9 @@ class TallyingDoor:
 
     async def drain(self, worker: str, role: str | None) -> LedgerReport:
         return await self._door.drain(worker, role)
+
+    def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:
+        return self._door.view(requests, most_pairs=most_pairs)
 
     def own_report(self) -> LedgerReport:
         return self._door.own_report()

@@ -86,10 +86,12 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         listener: the descriptor of the socket that they inherit (listener.py)
         counts: the folder with the sockets over which they tell each other what they count; None:
             there is only one gateway
+        demo: whether the live page may break workers (`--demo`)
     """
 
     listener: int
     counts: str | None = None
+    demo: bool = False
 
 
 class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):

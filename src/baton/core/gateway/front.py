@@ -14,10 +14,11 @@ unadmitted request can still be refused with a clean status; a request ends exac
 closed when both sides have ended its last epoch (a lost worker counts as ended).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
-from baton.core.door import Cancel, Heard, QueueView, RequestId, Submit
+from baton.core.door import Cancel, FrontView, Heard, QueueView, RequestId, RequestView, Submit
 from baton.core.effects import Send
 from baton.core.events import (
     AskWorkers,
@@ -228,6 +229,24 @@ class Front:
         begun."""
         found = self.requests.get(request)
         return found.key if found is not None else None
+
+    def view(self, requests: Iterable[RequestId], *, most_pairs: int, now: Micros) -> FrontView:
+        """Return what is to be seen of these requests, those that have ended left out, and of so
+        many pairs."""
+        opened = {id: found for id in requests if (found := self.requests.get(id)) is not None}
+        pairs = self.router.pair_views()
+        shown = tuple(islice(pairs, most_pairs))
+        return FrontView(
+            {id: self._view_of(request, now) for id, request in opened.items()},
+            shown,
+            sum(1 for _ in pairs),
+        )
+
+    def _view_of(self, request: Request, now: Micros) -> RequestView:
+        workers = [self.router.get(boot) for boot in request.pair or ()]
+        names = [worker.register.name if worker is not None else "" for worker in workers]
+        age_ms = (now - request.came) // 1000
+        return RequestView(request.room, request.epoch, request.state.value, age_ms, *names)
 
     def workers(self) -> list[Register]:
         """Return all registered workers."""

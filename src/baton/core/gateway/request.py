@@ -45,6 +45,7 @@ class Request:
             "acquitted",
             "alone_until",
             "arrival",
+            "came",
             "deadline",
             "epoch",
             "failures",
@@ -64,7 +65,7 @@ class Request:
         self.submit, self.room, self.arrival = submit, room, arrival
         self.stamp: Stamp | None = None  # once its first epoch begins
         self.state = RequestState.WAITING
-        self.since = now  # it has waited
+        self.came = self.since = now  # since: it has waited
         self.deadline = Micros(now + submit.limits.deadline_ms * 1000)
         self.patience_ms = patience_ms(submit, settings)
         self.admit_by = Micros(now + self.patience_ms * 1000)

@@ -8,6 +8,7 @@ What does not fit waits at the gateway, where it holds nothing.
 
 from collections.abc import Iterator
 
+from baton.core.door import PairView
 from baton.core.gateway.known_caches import KnownCaches
 from baton.core.gateway.page_reservations import PageReservations
 from baton.core.gateway.prompt_pages import PromptPages, page_kind
@@ -115,6 +116,11 @@ class Router:
         """Return the name of a worker; its boot, if it is gone."""
         worker = self._all.get(boot)
         return worker.register.name if worker is not None else f"{boot:x}"
+
+    def pair_views(self) -> Iterator[PairView]:
+        """Yield all pairs: those that are refused first, then those that are used, then those that
+        are not ready."""
+        return self.pairs.views(self.usable_pairs())
 
     def credits(self) -> dict[str, Credits]:
         """Return what workers last said of their capacity, by name."""

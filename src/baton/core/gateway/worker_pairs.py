@@ -3,8 +3,10 @@
 registered ──▶ introduced ──Paired──▶ a pair ──Unpaired, or one says that it has lost the other──▶ introduced again later
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
+from baton.core.door import PairView
 from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.gateway.request import DECODE, PREFILL
 from baton.core.ids import Boot, Micros
@@ -96,3 +98,26 @@ class WorkerPairs:
             for (p, d), why in self._refusals.items()
             if {p, d} <= name.keys()
         ]
+
+    def views(self, usable: Sequence[Pair]) -> Iterator[PairView]:
+        """Yield all pairs: those that are refused first, then those that are used, then those that
+        are not ready.
+
+        usable: those that a request can be given to
+        """
+        workers = self._workers
+        name = {boot: worker.register.name for boot, worker in workers.items()}
+        for (p, d), why in self._refusals.items():
+            yield PairView(name[p], name[d], why=why)
+        for p, d in usable:
+            yield PairView(name[p], name[d], self._fabrics.get((p, d), ""))
+        sources, targets = (
+            [boot for boot, worker in workers.items() if worker.role == role]
+            for role in (PREFILL, DECODE)
+        )
+        for p, d in product(sources, targets):
+            if (p, d) not in self._fabrics and (p, d) not in self._refusals:
+                yield PairView(name[p], name[d], why="they have not connected to each other yet")
+            elif (p, d) in self._fabrics and (p, d) not in usable:
+                leaving = [name[boot] for boot in (p, d) if workers[boot].draining]
+                yield PairView(name[p], name[d], why=f"{' and '.join(leaving)} drains")

@@ -1,0 +1,151 @@
+// A conversation with the model, and where the time of each answer went, as measured here.
+
+import { bearer, events } from "./feed.js";
+import { drawStrip } from "./lanes.js";
+import { PHASES, count, durationText, find, make, several, swatch } from "./words.js";
+
+export class Chat {
+  /** key: returns the API key; history: of lanes; announce: tells a screen reader something */
+  constructor({ key, history, announce }) {
+    Object.assign(this, { key, history, announce });
+    this.own = new Set();
+    this.messages = [];
+    this.model = undefined;
+    this.abort = null;
+    this.talk = find("talk");
+    find("chat-form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
+    find("chat-text").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
+    });
+    find("chat-stop").addEventListener("click", () => this.abort?.abort());
+    find("chat-new").addEventListener("click", () => this.reset());
+  }
+
+  reset() {
+    this.abort?.abort();
+    this.messages = [];
+    this.talk.replaceChildren(find("talk-empty") ?? this.empty);
+    find("chat-text").focus();
+  }
+
+  async send() {
+    const text = find("chat-text").value.trim();
+    if (!text || this.abort) return;
+    find("chat-text").value = "";
+    this.empty ??= find("talk-empty");
+    this.empty.remove();
+    this.messages.push({ role: "user", content: text });
+    this.say("asked", "You", text);
+    const turn = this.say("answered", "Model", "");
+    this.abort = new AbortController();
+    this.busy(true);
+    const measured = { sent: performance.now(), first: null, last: null, id: null, usage: null, text: "" };
+    try {
+      await this.ask(turn, measured, this.abort.signal);
+      this.messages.push({ role: "assistant", content: measured.text });
+    } catch (error) {
+      this.messages.pop();
+      turn.classList.add("failed");
+      turn.lastChild.textContent += this.abort.signal.aborted ? " (stopped)" : `${measured.text ? " " : ""}${error.message}`;
+    }
+    this.abort = null;
+    this.busy(false);
+    if (measured.first !== null) this.account(turn, measured);
+    this.announce(turn.classList.contains("failed") ? "The answer has failed." : "The answer is complete.");
+  }
+
+  async ask(turn, measured, signal) {
+    const most = Number(find("chat-tokens").value) || 128;
+    const answer = await fetch("v1/chat/completions", {
+      method: "POST",
+      headers: { "content-type": "application/json", ...bearer(this.key()) },
+      body: JSON.stringify({ messages: this.messages, max_tokens: most, stream: true, stream_options: { include_usage: true } }),
+      signal,
+    });
+    if (!answer.ok) throw new Error(await reason(answer));
+    for await (const data of events(answer.body)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Error(chunk.error.message);
+      if (chunk.id) { measured.id = chunk.id; this.own.add(chunk.id); }
+      measured.usage = chunk.usage ?? measured.usage;
+      const { content, reasoning, reasoning_content: thought } = chunk.choices?.[0]?.delta ?? {};
+      const piece = content || reasoning || thought;
+      if (!piece) continue;
+      measured.last = performance.now();
+      measured.first ??= measured.last;
+      measured.text += content ?? "";
+      this.append(turn, piece);
+    }
+  }
+
+  /** Below the answer: what was measured here, and the phases that snapshots have shown. */
+  account(turn, measured) {
+    const box = make("div", "spent"), usage = measured.usage;
+    const took = measured.last - measured.first;
+    let text = `First token after ${durationText(measured.first - measured.sent)}`;
+    if (usage) {
+      const later = usage.completion_tokens - 1, cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+      text += later > 0 && took > 0
+        ? `, then ${several(later, "token")} in ${durationText(took)}: ${(later / (took / 1_000)).toFixed(1)} tokens per second.`
+        : ".";
+      text += ` ${count(cached)} of ${several(usage.prompt_tokens, "prompt token")} ${cached === 1 ? "was" : "were"} cached.`;
+    }
+    box.append(make("p", "", text));
+    turn.append(box);
+    const phases = make("div");
+    box.append(phases);
+    setTimeout(() => this.phases(phases, measured.id), 700); // when one more snapshot has come
+    this.follow();
+  }
+
+  phases(box, id) {
+    const parts = this.history.phasesOf(id);
+    if (!parts.length) {
+      box.append(make("p", "quiet", "It was over between two looks at the service, which come twice a second."));
+      return;
+    }
+    const strip = make("div", "strip"), list = make("ul");
+    strip.setAttribute("aria-hidden", "true");
+    drawStrip(strip, parts, parts[0].from, parts.at(-1).to);
+    for (const { phase, from, to } of parts) {
+      const item = make("li");
+      item.append(swatch(phase), make("span", "", `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}`));
+      list.append(item);
+    }
+    box.append(strip, list, make("p", "quiet", "Seen from outside, twice a second; shorter phases are missing."));
+    this.follow();
+  }
+
+  say(kind, who, text) {
+    const turn = make("div", `turn ${kind}`);
+    turn.append(make("span", "who", who), make("span", "text", text));
+    this.talk.append(turn);
+    this.follow();
+    return turn;
+  }
+
+  append(turn, text) {
+    const atEnd = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 60;
+    turn.querySelector(".text").textContent += text;
+    if (atEnd) this.follow();
+  }
+
+  follow() {
+    this.talk.scrollTop = this.talk.scrollHeight;
+  }
+
+  busy(on) {
+    find("chat-send").disabled = on;
+    find("chat-stop").hidden = !on;
+  }
+}
+
+async function reason(answer) {
+  if (answer.status === 401) return "This service needs an API key: enter one under “API key”.";
+  try {
+    return (await answer.json()).error.message;
+  } catch {
+    return `The gateway answered ${answer.status}.`;
+  }
+}

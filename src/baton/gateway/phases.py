@@ -1,0 +1,69 @@
+"""In which phase a request is: one word for what its gateway and its two workers say of it.
+
+gateway:   waiting ─────────────▶ given ─▶ .. ─▶ streaming
+prefill:                queued ─▶ computing ─▶ offered
+decode:                 queued ──────────────▶ fetching ─▶ committing ─▶ running
+phase:     waiting ──▶ queued ─▶ computing ─▶ fetching ─▶ committing ─▶ running
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+
+class RequestPhase(StrEnum):
+    """What a request does, or waits for."""
+
+    WAITING = "waiting"  # at the gateway, for its turn or for workers with room
+    HELD = "held"  # at the gateway; see request_state.py
+    QUEUED = "queued"  # at its workers, for memory
+    BORROWING = "borrowing"  # prefill fetches back what decode has cached of the prompt
+    COMPUTING = "computing"  # its prompt is computed
+    OFFERED = "offered"  # its prompt is computed, and decode has no memory for it yet
+    FETCHING = "fetching"  # decode reads the state of its prompt
+    COMMITTING = "committing"  # decode has read it, and its ranks agree on that
+    RUNNING = "running"  # tokens are generated
+    PREEMPTED = "preempted"  # it gave way to others, or comes back from that
+    ENDING = "ending"  # what it holds is being freed
+
+
+# What the workers say, the word that tells most first. A unified worker stands on the decode side.
+_PREFILL, _DECODE = 0, 1
+_WORDS: Sequence[tuple[int, str, RequestPhase]] = (
+    (_DECODE, "running", RequestPhase.RUNNING),
+    (_DECODE, "offloading", RequestPhase.PREEMPTED),
+    (_DECODE, "offloaded", RequestPhase.PREEMPTED),
+    (_DECODE, "restoring", RequestPhase.PREEMPTED),
+    (_DECODE, "committing", RequestPhase.COMMITTING),
+    (_PREFILL, "borrowing", RequestPhase.BORROWING),
+    (_PREFILL, "computing", RequestPhase.COMPUTING),
+    (_DECODE, "computing", RequestPhase.COMPUTING),
+    (_DECODE, "fetching", RequestPhase.FETCHING),
+    (_PREFILL, "offered", RequestPhase.OFFERED),
+    (_PREFILL, "queued", RequestPhase.QUEUED),
+    (_DECODE, "queued", RequestPhase.QUEUED),
+    (_DECODE, "ending", RequestPhase.ENDING),
+    (_PREFILL, "ending", RequestPhase.ENDING),
+)
+# Without a word of the workers, whose ledgers may be older than what the gateway knows.
+_AT_GATEWAY: Mapping[str, RequestPhase] = {
+    "waiting": RequestPhase.WAITING,
+    "held": RequestPhase.HELD,
+    "given": RequestPhase.QUEUED,
+    "answered": RequestPhase.FETCHING,
+    "admitted": RequestPhase.COMPUTING,
+    "streaming": RequestPhase.RUNNING,
+}
+
+
+def phase_of(gateway: str, prefill: str | None, decode: str | None) -> RequestPhase:
+    """Return the phase of a request.
+
+    Args:
+        gateway: its state at the gateway; empty if it is another gateway's
+        prefill, decode: the states of its rooms; None where a worker has none
+    """
+    if gateway in ("waiting", "held"):
+        return _AT_GATEWAY[gateway]
+    said = (prefill, decode)
+    found = (phase for side, state, phase in _WORDS if said[side] == state)
+    return next(found, _AT_GATEWAY.get(gateway, RequestPhase.QUEUED))

@@ -1,0 +1,256 @@
+"""The live page in a browser, over a real service: a request is asked for in the chat box, and is
+seen to pass through the service."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.browser import CHROMIUM, Tab, tab
+from tests.e2e.service import Service, split, wait_for
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"
+)
+ENTER, TAB = ("Enter", 13), ("Tab", 9)
+SEEN = "Number(document.body.dataset.snapshots || 0)"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
+    # of two layers a token takes a fraction of a millisecond: long answers, to be seen
+    with split(
+        tmp_path_factory.mktemp("live"),
+        tiny,
+        prefill=("--kv-pages", "400"),
+        decode=("--kv-pages", "400"),
+    ) as found:
+        yield found
+
+
+def url(service: Service) -> str:
+    return f"http://127.0.0.1:{service.port}"
+
+
+async def opened(page: Tab, service: Service, *, dark: bool = False, width: int = 1440) -> None:
+    await page.look(width=width, height=900, dark=dark, phone=width < 720)
+    await page.open(f"{url(service)}/")
+    await page.until(f"{SEEN} >= 2", why="two snapshots have come")
+
+
+async def text(page: Tab, selector: str) -> str:
+    return str(await page.value(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+def only_ours(page: Tab, service: Service) -> None:
+    assert page.complaints == []
+    assert {asked for asked in page.asked if not asked.startswith(url(service))} == set()
+
+
+def test_a_question_is_answered_and_its_request_is_seen_on_its_way(service, tmp_path):
+    async def scenario():
+        async with tab(tmp_path) as page:
+            await opened(page, service)
+            assert await text(page, "#ready") == "Ready"
+            assert await text(page, "#model") == "m"
+            await page.value("document.getElementById('chat-tokens').value = '4000'")
+            await page.value("document.getElementById('chat-text').focus()")
+            await page.type("hello there")
+            await page.press(*ENTER)
+            lane = "document.querySelector('#lanes .lane')"
+            await page.until(f"{lane} !== null", why="a lane")
+            await page.until(
+                f"{lane} && {lane}.innerText.includes('prefill → decode')", why="its workers"
+            )
+            await page.until(f"{lane}.innerText.includes('Running')", why="it runs")
+            await page.until(f"!{lane}.querySelector('.yours').hidden", why="it is known as ours")
+            await page.until(
+                "[...document.querySelectorAll('#maps p')]"
+                ".some((p) => p.innerText.includes('running'))",
+                why="its pages",
+            )
+            await page.until(
+                "document.querySelector('.spent .strip')", why="where the time went", seconds=60
+            )
+            spent = await text(page, ".spent")
+            assert "First token after" in spent
+            assert "tokens per second" in spent
+            assert "Running" in spent
+            await page.until(f"{lane}.innerText.includes('Ended')", why="it has ended")
+            assert await text(page, "#announcer") == "The answer is complete."
+            only_ours(page, service)
+
+    asyncio.run(scenario())
+    service.wait_clean()
+
+
+def test_workers_and_pairs_are_listed_and_a_worker_that_hangs_is_named(service, tmp_path):
+    async def scenario():
+        async with tab(tmp_path) as page:
+            await opened(page, service)
+            workers = await text(page, "#workers")
+            assert "prefill" in workers
+            assert workers.count("Serves") == 2
+            assert "shm" in await text(page, "#pairs")
+            assert await page.value("document.querySelectorAll('#workers button').length") == 0
+            pid = service.processes["decode"].pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await page.until(
+                    "document.getElementById('workers').innerText.includes('Does not answer')",
+                    why="the worker is missed",
+                )
+                assert "decode does not answer" in await text(page, "#announcer")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            await page.until(
+                "!document.getElementById('workers').innerText.includes('Does not')", why="back"
+            )
+            only_ours(page, service)
+
+    asyncio.run(scenario())
+
+
+def test_a_phone_has_no_page_wider_than_itself(service, tmp_path):
+    async def scenario():
+        async with tab(tmp_path) as page:
+            await opened(page, service, dark=True, width=360)
+            assert await page.value("document.documentElement.scrollWidth") <= 360
+            ground = "getComputedStyle(document.body).backgroundColor"
+            assert await page.value(ground) == "rgb(14, 17, 21)"
+            only_ours(page, service)
+
+    asyncio.run(scenario())
+
+
+def test_it_can_be_used_by_keyboard_and_every_control_has_a_name(service, tmp_path):
+    async def scenario():
+        async with tab(tmp_path) as page:
+            await opened(page, service)
+            reached = []
+            await page.press(*TAB)
+            while await page.value("document.activeElement !== document.body"):
+                reached.append(
+                    await page.value(
+                        "document.activeElement.id || document.activeElement.className"
+                    )
+                )
+                ring = await page.value(
+                    "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+                )
+                assert ring, f"the focus on {reached[-1]} is not seen"
+                assert len(reached) < 40, "the focus is caught"
+                await page.press(*TAB)
+            order = [
+                name for name in reached if name in ("skip", "pause", "chat-text", "chat-send")
+            ]
+            assert order[:4] == ["skip", "pause", "chat-text", "chat-send"]
+            unnamed = """
+              [...document.querySelectorAll('button, input, textarea, [tabindex="0"], canvas[role]')]
+                .filter((e) => !(e.innerText || e.getAttribute('aria-label') || e.labels?.length
+                                 || e.getAttribute('aria-labelledby')))
+                .map((e) => e.outerHTML)"""
+            assert await page.value(unnamed) == []
+            assert await page.value("document.querySelectorAll('main, header, footer').length") == 3
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_computed_while_the_page_is_paused(service, tmp_path):
+    async def scenario():
+        async with tab(tmp_path) as page:
+            await opened(page, service)
+            await page.value("document.getElementById('pause').click()")
+            await asyncio.sleep(0.3)
+            seen = await page.value(SEEN)
+            await asyncio.sleep(1.2)
+            assert await page.value(SEEN) == seen
+            await page.value("document.getElementById('pause').click()")
+            await page.until(f"{SEEN} > {seen}", why="it goes on")
+
+    asyncio.run(scenario())
+
+
+def test_a_service_with_keys_asks_for_one_and_keeps_it_in_the_tab(tmp_path, tiny):
+    """The page is on the same machine, which may watch without a key; only a question needs one."""
+
+    async def scenario(service: Service):
+        async with tab(tmp_path / "profile") as page:
+            await opened(page, service)
+            await page.value("document.getElementById('chat-text').focus()")
+            await page.type("hello")
+            await page.press(*ENTER)
+            await page.until(
+                "document.querySelector('.turn.failed')?.innerText.includes('API key')", why="401"
+            )
+            page.complaints.clear()  # the browser's own line about the status
+            await page.value(
+                "document.getElementById('key').value = 'k3y';"
+                "document.getElementById('key').dispatchEvent(new Event('change'))"
+            )
+            assert await page.value("sessionStorage.getItem('baton-api-key')") == "k3y"
+            assert await page.value("localStorage.length + document.cookie.length") == 0
+            await page.value("document.getElementById('chat-tokens').value = '8'")
+            await page.type("hello")
+            await page.press(*ENTER)
+            await page.until("document.querySelector('.spent')", why="an answer")
+            only_ours(page, service)
+
+    (tmp_path / "service").mkdir()
+    with split(tmp_path / "service", tiny, gateway=("--api-key", "k3y")) as service:
+        asyncio.run(scenario(service))
+
+
+def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
+    """A whole `baton serve --demo`; its supervisor starts the killed worker again."""
+    service = Service(tmp_path, tiny)
+    flags = ["--port", str(service.port), "--served-model-name", "m", "--demo"]
+    flags += ["--kv-pages", "200", "--skip-server-warmup", "--threads", "1"]
+
+    async def scenario():
+        async with tab(tmp_path / "profile") as page:
+            await opened(page, service)
+            pid, boot = pid_of("decode-0"), await text(page, "#workers tr:first-child code")
+            assert await text(page, "#workers tr:first-child td:last-child") == "Kill"
+            await page.value("document.querySelector('#workers tr:first-child button').click()")
+            await asyncio.to_thread(
+                wait_for, lambda: not psutil.pid_exists(pid), seconds=10, why="it is killed"
+            )
+            await page.until(
+                f"""[...document.querySelectorAll('#workers tr')].some((row) =>
+                  row.innerText.includes('decode-0') && row.innerText.includes('Serves')
+                  && !row.innerText.includes({json.dumps(boot)}))""",
+                why="it is back, as another process",
+                seconds=60,
+            )
+            assert pid_of("decode-0") != pid
+            frozen = pid_of("prefill-0")
+            await page.value("document.querySelector('#workers tr:last-child button').click()")
+            began = time.monotonic()
+            await page.until(
+                "document.getElementById('workers').innerText.includes('Does not answer')",
+                why="it stands still",
+            )
+            await page.until(
+                """[...document.querySelectorAll('#workers tr')].some((row) =>
+                  row.innerText.includes('prefill-0') && row.innerText.includes('Serves'))""",
+                why="it goes on",
+            )
+            assert time.monotonic() - began < 20
+            assert pid_of("prefill-0") == frozen, "the same process"
+
+    def pid_of(name: str) -> int:
+        (worker,) = [w for w in service.ledger()["workers"] if w["name"] == name]
+        return int(worker["ranks"][0]["pid"])
+
+    try:
+        service.start_other("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags])
+        service.wait_ready()
+        asyncio.run(scenario())
+    finally:
+        service.close()

@@ -1,0 +1,97 @@
+"""The buttons of --demo: whom they hurt, and who may press them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+import pytest
+
+from baton.core.messages import RankView
+from baton.gateway import demo
+from baton.gateway.door import LedgerReport
+
+from .fake_door import FakeDoor, view
+from .rig import request
+
+KILL = "/demo/kill?worker=decode-0"
+OWN = {"x-baton-demo": "1", "host": "127.0.0.1:9"}
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen(SLEEP) as process:
+        yield process
+        process.kill()
+
+
+def door(*pids: int) -> FakeDoor:
+    found = FakeDoor()
+    ranks = tuple(RankView(rank, pid, 7) for rank, pid in enumerate(pids))
+    worker = msgspec.structs.replace(view("decode-0", clean=True), ranks=ranks)
+    found.report = LedgerReport((worker,), (), 0)
+    return found
+
+
+def press(door: FakeDoor, path: str = KILL, *, supervisor: int, monkeypatch, **more):
+    monkeypatch.setattr(os, "getppid", lambda: supervisor)
+    arguments = {"headers": OWN, "settings": {"demo": True}} | more
+    return request(door, "POST", path, **arguments)
+
+
+def test_a_worker_of_this_service_is_killed(sleeper, monkeypatch):
+    answer = press(door(sleeper.pid), supervisor=os.getpid(), monkeypatch=monkeypatch)
+    assert answer.json() == {"worker": "decode-0", "pids": [sleeper.pid]}
+    assert sleeper.wait(5) == -signal.SIGKILL
+
+
+def test_a_worker_stands_still_and_goes_on(sleeper, monkeypatch):
+    path = "/demo/freeze?worker=decode-0"
+    # the loop of the request ends at once, and so the pause does
+    answer = press(door(sleeper.pid), path, supervisor=os.getpid(), monkeypatch=monkeypatch)
+    assert answer.json()["pids"] == [sleeper.pid]
+    until = time.monotonic() + 5
+    while psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED:
+        assert time.monotonic() < until, "it stands still for ever"
+    assert sleeper.poll() is None
+
+
+def test_a_pid_that_is_not_of_this_service_gets_no_signal(sleeper, monkeypatch):
+    stranger = 1 << 22  # no process has this pid
+    answer = press(door(sleeper.pid, stranger), supervisor=stranger, monkeypatch=monkeypatch)
+    assert answer.json() == {"worker": "decode-0", "pids": []}
+    assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"client": ("10.0.0.7", 5)}, 403),
+        ({"headers": OWN | {"x-forwarded-for": "127.0.0.1"}}, 403),
+        ({"headers": {"host": "127.0.0.1:9"}}, 403),
+        ({"headers": OWN | {"host": "elsewhere.example"}}, 403),
+        ({"settings": {"demo": True, "api_keys": ("k",)}}, 401),
+        ({"settings": {}}, 404),
+    ],
+)
+def test_nobody_else_may(sleeper, monkeypatch, more, status):
+    answer = press(door(sleeper.pid), supervisor=os.getpid(), monkeypatch=monkeypatch, **more)
+    assert answer.status_code == status
+    assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/demo/melt?worker=decode-0", 404), ("/demo/kill?worker=nobody", 400), ("/demo/kill", 400)],
+)
+def test_what_there_is_not_is_refused(monkeypatch, path, status):
+    answer = press(door(1), path, supervisor=1, monkeypatch=monkeypatch)
+    assert answer.status_code == status
+
+
+def test_freezing_is_short():
+    assert demo.FROZEN_S == 3.0
