@@ -302,7 +302,7 @@ def test_other_gateways_are_named_and_their_requests_get_lanes(tmp_path):
         other, own = Siblings(tmp_path, "gateway-1"), Siblings(tmp_path, "gateway-0")
         tally = RequestTally(generated_tokens=7, failed={"timeout": 2})
         counts = GatewayCounts("gateway-1", tally, LedgerReport((), (), 4), under_way=2)
-        await other.open(lambda: counts)
+        await other.open(lambda: counts, lambda name: None)
         door = FakeDoor()
         rooms = [room(90, "running"), room(91, "ending")]
         cache = Counters(cache=CacheTally(queries=40, hits=10))
