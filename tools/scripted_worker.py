@@ -42,6 +42,7 @@ from baton.core.messages import (
     LedgerView,
     RankView,
     Register,
+    RoomView,
     Ticket,
     Tokens,
 )
@@ -164,12 +165,27 @@ class Script:
                 if self._rooms.pop(abort.key, None) is not None:
                     self._say(Ended(abort.key))
             case MessageReceived(message=AskLedger() as ask):
-                ranks = (RankView(0, os.getpid(), self._boot),)
-                self._say(
-                    LedgerView(
-                        ask.question, "script", "unified", ranks, {}, 0, 0, (), not self._rooms
-                    )
-                )
+                self._say(self._ledger(ask.question))
+
+    def _ledger(self, question: int) -> LedgerView:
+        """The ledger of a worker that runs these rooms."""
+        group = TABLE.groups[0].name
+        rooms = tuple(
+            RoomView(room.key.room, room.key.epoch, "running", 0, {group: 1 + room.said // 16})
+            for room in self._rooms.values()
+        )
+        held = sum(room.pages[group] for room in rooms)
+        return LedgerView(
+            question,
+            "script",
+            "unified",
+            (RankView(0, os.getpid(), self._boot),),
+            {group: {"full": held, "free": PAGES - held, "total": PAGES}},
+            0,
+            0,
+            rooms,
+            not self._rooms,
+        )
 
     def _say(self, message: Said) -> None:
         assert self._gateway is not None

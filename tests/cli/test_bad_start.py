@@ -104,6 +104,10 @@ STARTS: dict[str, Start] = {
         (*WORKER, "cut"), ("cut/model.safetensors", "1000 bytes", "fetch it again")
     ),
     "port in use": Start((*SERVE, "--port=TAKEN"), ("127.0.0.1:TAKEN", "in use", "--port")),
+    "a demo for other machines": Start(
+        (*SERVE, "--demo", "--host=0.0.0.0"), ("--demo", "--host 0.0.0.0", "kill workers")
+    ),
+    "a demo on Ray": Start((*SERVE, "--demo", "--on=ray"), ("--demo", "--on ray")),
     "control address in use": Start(
         (*GATEWAY, "--control=tcp://127.0.0.1:TAKEN"), ("127.0.0.1:TAKEN", "in use", "--control")
     ),

@@ -96,7 +96,7 @@ class Tab:
         """Type into what has the focus."""
         await self.call("Input.insertText", text=text)
 
-    async def press(self, key: str, code: int, *, shift: bool = False) -> None:
+    async def press(self, key: str, code: int) -> None:
         """Press a key."""
         text = {"Enter": "\r"}.get(key)
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
@@ -106,7 +106,6 @@ class Tab:
                 key=key,
                 code=key,
                 windowsVirtualKeyCode=code,
-                modifiers=8 * shift,
                 **({"text": text} if text and kind == "keyDown" else {}),
             )
 

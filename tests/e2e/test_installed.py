@@ -140,6 +140,7 @@ def test_it_serves_for_a_user_who_can_write_nothing_and_says_once_where_its_kern
         body = {"prompt": "A baton is", "max_tokens": 4, "ignore_eos": True}
         answer = http.post("/v1/completions", json=body)
         assert answer.json()["usage"]["completion_tokens"] == 4, answer.text
+        assert http.get("/page/app.js").status_code == 200, "the live page is in the wheel"
         (warning,) = (line for line in process.log.read_text().splitlines() if "warning" in line)
         kept = f"/dev/shm/baton-kernels-{USER}"
         assert warning.startswith(f"baton: warning: compiled kernels are kept in {kept}: ")

@@ -75,7 +75,7 @@ def test_a_question_is_answered_and_its_request_is_seen_on_its_way(service, tmp_
                 why="its pages",
             )
             await page.until(
-                "document.querySelector('.spent .strip')", why="where the time went", seconds=60
+                "document.querySelector('.spent .quiet')", why="where the time went", seconds=60
             )
             spent = await text(page, ".spent")
             assert "First token after" in spent

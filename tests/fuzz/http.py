@@ -59,7 +59,16 @@ BODIES = (
     ("/tokenize", {"prompt": "hello", "add_special_tokens": False}),
     ("/detokenize", {"tokens": [1, 2, 300]}),
 )
-GETS = ("/health", "/ready", "/metrics", "/v1/models", "/v1/models/m", "/debug/ledger", "/version")
+GETS = (
+    "/health",
+    "/ready",
+    "/metrics",
+    "/v1/models",
+    "/v1/models/m",
+    "/debug/ledger",
+    "/version",
+    "/",
+)
 
 
 class _Client:

@@ -37,7 +37,7 @@ class Rates {
     const rate = entry.at > recent.at ? (1_000 * (entry.tokens - recent.tokens)) / (entry.at - recent.at) : 0;
     const asked = entry.queries - first.queries;
     const share = asked ? (entry.hits - first.hits) / asked : entry.queries ? entry.hits / entry.queries : null;
-    return { rate, share, since: asked ? "last minute" : "since start" };
+    return { rate, share, since: asked ? "last min" : "since start" };
   }
 }
 

@@ -1,5 +1,6 @@
 // Latency over the last two minutes, drawn by uPlot.
 
+import { GAP_MS } from "./history.js";
 import { count, durationText, find, say } from "./words.js";
 
 const KEPT = 240;
@@ -32,11 +33,18 @@ class Chart {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot.redraw());
   }
 
-  add(now, { p50_ms: median, p99_ms: slow, count: of }, noun) {
-    this.at.push(now);
+  push(at, median, slow) {
+    this.at.push(at);
     this.median.push(median);
     this.slow.push(slow);
     if (this.at.length > KEPT) for (const kept of [this.at, this.median, this.slow]) kept.shift();
+  }
+
+  add(now, { p50_ms: median, p99_ms: slow, count: of }, noun) {
+    const last = this.at.at(-1);
+    if (now < last) for (const kept of [this.at, this.median, this.slow]) kept.length = 0;
+    if (now - last > GAP_MS) this.push(last + 1, null, null);
+    this.push(now, median, slow);
     this.plot.setData([this.at.map((at) => (at - now) / 1_000), this.median, this.slow]);
     say(this.words, of ? `median ${durationText(median)}, 99th percentile ${durationText(slow)}, of ${count(of)} ${noun}` : "nothing to measure now");
   }

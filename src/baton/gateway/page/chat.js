@@ -81,39 +81,34 @@ export class Chat {
 
   /** Below the answer: what was measured here, and the phases that snapshots have shown. */
   account(turn, measured) {
-    const box = make("div", "spent"), usage = measured.usage;
-    const took = measured.last - measured.first;
-    let text = `First token after ${durationText(measured.first - measured.sent)}`;
+    const { sent, first, last, usage } = measured, box = make("div", "spent");
+    let text = `First token after ${durationText(first - sent)}`;
     if (usage) {
       const later = usage.completion_tokens - 1, cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-      text += later > 0 && took > 0
-        ? `, then ${several(later, "token")} in ${durationText(took)}: ${(later / (took / 1_000)).toFixed(1)} tokens per second.`
+      text += later > 0 && last > first
+        ? `, then ${several(later, "token")} in ${durationText(last - first)}: ${(later / ((last - first) / 1_000)).toFixed(1)} tokens per second.`
         : ".";
       text += ` ${count(cached)} of ${several(usage.prompt_tokens, "prompt token")} ${cached === 1 ? "was" : "were"} cached.`;
     }
-    box.append(make("p", "", text));
+    box.append(make("p", "", text), strip([{ phase: "computing", from: sent, to: first }, { phase: "running", from: first, to: last }]));
     turn.append(box);
-    const phases = make("div");
-    box.append(phases);
-    setTimeout(() => this.phases(phases, measured.id), 700); // when one more snapshot has come
+    setTimeout(() => this.phases(box, measured.id), 700); // when one more snapshot has come
     this.follow();
   }
 
   phases(box, id) {
     const parts = this.history.phasesOf(id);
-    if (!parts.length) {
-      box.append(make("p", "quiet", "It was over between two looks at the service, which come twice a second."));
-      return;
+    if (parts.length) {
+      const list = make("ul");
+      for (const { phase, from, to } of parts) {
+        const item = make("li");
+        item.append(swatch(phase), make("span", "", `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}`));
+        list.append(item);
+      }
+      box.append(list);
     }
-    const strip = make("div", "strip"), list = make("ul");
-    strip.setAttribute("aria-hidden", "true");
-    drawStrip(strip, parts, parts[0].from, parts.at(-1).to);
-    for (const { phase, from, to } of parts) {
-      const item = make("li");
-      item.append(swatch(phase), make("span", "", `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}`));
-      list.append(item);
-    }
-    box.append(strip, list, make("p", "quiet", "Seen from outside, twice a second; shorter phases are missing."));
+    const words = parts.length ? "Phases as seen in the service, twice a second; shorter ones are missing." : "It was over between two looks at the service, which come twice a second.";
+    box.append(make("p", "quiet", words));
     this.follow();
   }
 
@@ -139,6 +134,14 @@ export class Chat {
     find("chat-send").disabled = on;
     find("chat-stop").hidden = !on;
   }
+}
+
+/** What was measured as a strip: the time to the first token, and the time of the others. */
+function strip(parts) {
+  const made = make("div", "strip");
+  made.setAttribute("aria-hidden", "true");
+  drawStrip(made, parts, parts[0].from, parts.at(-1).to);
+  return made;
 }
 
 async function reason(answer) {

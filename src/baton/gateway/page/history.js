@@ -1,6 +1,7 @@
 // What snapshots have said of each request: its phases, and when they began.
 
 export const WINDOW_MS = 30_000;
+export const GAP_MS = 5_000;
 const MOST = 400;
 
 /** Lanes by key, the newest last; a lane stays for 30 s after its request has ended. */
@@ -12,6 +13,11 @@ export class History {
 
   /** Take a snapshot. */
   take(live) {
+    // nobody has looked for a while, or another gateway answers, whose clock is its own
+    if (live.at_ms < this.at || live.at_ms - this.at > GAP_MS) {
+      this.lanes.clear();
+      this.at = 0;
+    }
     const before = this.at || live.at_ms - 500;
     this.at = live.at_ms;
     const seen = new Set();

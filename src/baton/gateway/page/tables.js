@@ -2,31 +2,41 @@
 
 import { compact, count, find, make, say } from "./words.js";
 
-/** Fill a table's body with rows of cells; a cell is a text, or an element. */
+/** Fill a table's body with rows of cells. Rows and cells stay where they are and only what differs is
+ * written, so that a button keeps the focus. */
 function fill(body, rows) {
-  const written = JSON.stringify(rows.map((cells) => cells.map(({ text, state }) => [text, state])));
-  if (body.dataset.written === written) return;
-  body.dataset.written = written;
-  body.replaceChildren(...rows.map((cells) => {
-    const row = make("tr");
-    row.append(...cells.map((cell, index) => {
-      const made = make(index ? "td" : "th", cell.class ?? "");
-      if (!index) made.scope = "row";
-      if (cell.state) {
-        const mark = make("span", "mark", cell.text);
-        mark.dataset.state = cell.state;
-        made.append(mark);
-      } else if (cell.code) {
-        made.append(make("code", "", cell.text));
-      } else if (cell.element) {
-        made.append(cell.element());
-      } else {
-        made.textContent = cell.text;
-      }
-      return made;
-    }));
-    return row;
-  }));
+  while (body.rows.length > rows.length) body.lastChild.remove();
+  while (body.rows.length < rows.length) body.append(make("tr"));
+  rows.forEach((cells, index) => {
+    const row = body.rows[index];
+    while (row.cells.length > cells.length) row.lastChild.remove();
+    cells.forEach((cell, column) => fillCell(row.cells[column] ?? row.appendChild(newCell(column)), cell));
+  });
+}
+
+function newCell(column) {
+  const made = make(column ? "td" : "th");
+  if (!column) made.scope = "row";
+  return made;
+}
+
+/** A cell has a text, which also says whether it has changed, and may be a mark, code or an element. */
+function fillCell(box, { text, state = "", code = false, element = null, class: classes = "" }) {
+  const written = `${text}|${state}`;
+  if (box.dataset.written === written) return;
+  box.dataset.written = written;
+  box.className = classes;
+  if (element) {
+    box.replaceChildren(element());
+  } else if (state) {
+    const mark = make("span", "mark", text);
+    mark.dataset.state = state;
+    box.replaceChildren(mark);
+  } else if (code) {
+    box.replaceChildren(make("code", "", text));
+  } else {
+    box.textContent = text;
+  }
 }
 
 const number = (n) => ({ text: compact(n), class: "number" });
@@ -62,7 +72,7 @@ export class Tables {
       { text: total ? `${count(used)} of ${compact(total)}` : "–", class: "number" },
       { text: hits, class: "number" },
       { text: worker.ranks.map((rank) => `${rank.rank}: ${rank.boot}`).join("  ") || "–", code: true },
-      ...(demo ? [{ text: worker.role, element: () => this.demo(worker) }] : []),
+      ...(demo ? [{ text: `${worker.name}, ${worker.role}`, element: () => this.demo(worker) }] : []),
     ];
   }
 }
