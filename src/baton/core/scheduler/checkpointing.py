@@ -96,8 +96,10 @@ class Checkpointing(Stage[PrefillRoom]):
         worker.orders.expect(order, room.key, self._kept, by_all=True)
 
     def _make_space(self, length: int) -> bool:
-        """Forget what was used longest ago until there is space in every host store. Returns False,
-        and forgets nothing more, if there is none."""
+        """Forget what was used longest ago until there is space in every host store. Returns False
+        if there never is, or if rooms resume from all that is left."""
+        if not self._host.could_ever_fit(length):
+            return False
         while not self._host.fits([length]):
             oldest = self._book.oldest()
             if oldest is None:
