@@ -306,6 +306,15 @@ def test_a_prompt_that_computes_what_is_cached_already_is_kept_as_well() -> None
     assert bench.serve(4, NEXT) == len(FIRST), "each goes on from its own pages"
 
 
+def test_a_prompt_that_comes_again_fills_the_cache_no_further() -> None:
+    bench = Bench()
+    for n in range(1, 5):
+        assert bench.serve(n, FIRST) == 0
+        assert bench.leader.worker.ledger.view()[KV]["cached"] == len(FIRST) // B
+    assert len(bench.orders("keep")) == 1
+    assert bench.serve(5, NEXT) == len(FIRST)
+
+
 def test_a_request_that_ends_at_its_first_token_leaves_a_checkpoint_too() -> None:
     bench = Bench()
     bench.ask(1, FIRST, answer=1)

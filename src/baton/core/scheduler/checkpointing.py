@@ -75,13 +75,15 @@ class Checkpointing(Stage[PrefillRoom]):
     def _keep(self, room: PrefillRoom) -> None:
         worker, reuse = self.worker, self.worker.reuse
         pages = room.length // reuse.page_tokens
-        chain = worker.ledger.chain(room.key)
-        if not pages or len(chain) < pages:
-            return  # nothing that lasts is cached, or not all of it
+        if not pages:
+            return  # no page that it could belong to
         page, tail = reuse.ending(room)
         if (known := self._book.same(page, tail)) is not None:
             self._book.use(known)
             return
+        chain = worker.ledger.chain(room.key)
+        if len(chain) < pages:
+            return  # not all of what lasts is cached
         if not self._make_space(room.length):
             worker.marks[Mark.CHECKPOINT_NOT_KEPT] += 1
             return
