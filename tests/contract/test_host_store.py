@@ -10,7 +10,7 @@ import pytest
 
 from baton.adapters.host_memory import HostMemory, Space, paired
 from baton.adapters.memory import HostPool
-from baton.core.ids import Epoch, GroupName, Key, Room
+from baton.core.ids import CheckpointName, Epoch, GroupName, Key, Room
 from baton.core.memory.state import (
     DType,
     Full,
@@ -187,3 +187,23 @@ def test_two_lists_of_ranges_are_cut_at_the_borders_of_both() -> None:
     assert source.tolist() == [1000, 1003, 2000, 2001]
     assert target.tolist() == [50, 70, 77, 90]
     assert nbytes.tolist() == [3, 7, 1, 4]
+
+
+def test_what_is_kept_of_a_prompt_is_kept_under_its_name_and_read_as_often_as_wanted(
+    rig: Rig,
+) -> None:
+    name, slots = CheckpointName(1), {FULL: np.array([3]), SLOT: np.array([2])}
+    before = {g: p.copy() for g, p in rig.pools.items()}
+    rig.store.save(copy(1))
+    assert rig.done() == [(1, "")]
+    rig.store.save(HostCopy(Job(2), name, slots))
+    assert rig.done() == [(2, "")]
+    assert set(rig.store.held) == {key(1), name}
+    for job, (page, slot) in enumerate(((0, 5), (7, 6)), start=3):
+        back = {FULL: np.array([page]), SLOT: np.array([slot])}
+        rig.store.load(HostCopy(Job(job), name, back))
+        assert rig.done() == [(job, "")]
+        assert np.array_equal(rig.pools[FULL][page], before[FULL][3])
+        assert np.array_equal(rig.pools[SLOT][slot], before[SLOT][2])
+    rig.store.discard(name)
+    assert set(rig.store.held) == {key(1)}

@@ -103,6 +103,7 @@ class Bench:
         self.plans: list[StepPlan] = []
         self.sent: list[Any] = []
         self.rows: list[Row] = []
+        self.host_bytes = host_bytes
         self.fails: Any = lambda rank, effect: ""  # why a copy fails
         self.written = 0
         self.leader.step(GatewayConnected(GATEWAY), NOW)
@@ -305,6 +306,15 @@ def test_a_prompt_that_computes_what_is_cached_already_is_kept_as_well() -> None
     assert bench.serve(4, NEXT) == len(FIRST), "each goes on from its own pages"
 
 
+def test_a_prompt_that_comes_again_fills_the_cache_no_further() -> None:
+    bench = Bench()
+    for n in range(1, 5):
+        assert bench.serve(n, FIRST) == 0
+        assert bench.leader.worker.ledger.view()[KV]["cached"] == len(FIRST) // B
+    assert len(bench.orders("keep")) == 1
+    assert bench.serve(5, NEXT) == len(FIRST)
+
+
 def test_a_request_that_ends_at_its_first_token_leaves_a_checkpoint_too() -> None:
     bench = Bench()
     bench.ask(1, FIRST, answer=1)
@@ -413,6 +423,17 @@ def test_what_was_used_longest_ago_gives_way() -> None:
     assert bench.leader.worker.ledger.clean
     for store in bench.stores:
         assert len(store) == 2
+
+
+def test_a_prompt_whose_end_never_fits_drives_no_other_out() -> None:
+    # on a page border nothing but window and slot is kept
+    bench = Bench(host_bytes=max(kept_bytes(p, 12) for p in Bench().placements))
+    short, long = tuple(range(12)), tuple(range(500, 519))
+    assert max(kept_bytes(p, len(long)) for p in bench.placements) > bench.host_bytes
+    bench.serve(1, short)
+    bench.serve(2, long)
+    assert bench.marks[Mark.CHECKPOINT_NOT_KEPT] == 1
+    assert bench.serve(3, (*short, 7)) == len(short)
 
 
 def test_a_prompt_whose_end_does_not_fit_is_not_kept() -> None:

@@ -36,6 +36,10 @@ class HostLedger:
         ]
         return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
 
+    def could_ever_fit(self, length: int) -> bool:
+        """Whether every rank would have space for this state if its store were empty."""
+        return all(self._measure(placement, length) <= self.total for placement in self._placements)
+
     def take(self, key: StoreKey, length: int) -> bool:
         """Take space for the state of `length` positions, on every rank or on none. Returns False
         if there is not enough."""

@@ -75,13 +75,15 @@ class Checkpointing(Stage[PrefillRoom]):
     def _keep(self, room: PrefillRoom) -> None:
         worker, reuse = self.worker, self.worker.reuse
         pages = room.length // reuse.page_tokens
-        chain = worker.ledger.chain(room.key)
-        if not pages or len(chain) < pages:
-            return  # nothing that lasts is cached, or not all of it
+        if not pages:
+            return  # no page that it could belong to
         page, tail = reuse.ending(room)
         if (known := self._book.same(page, tail)) is not None:
             self._book.use(known)
             return
+        chain = worker.ledger.chain(room.key)
+        if len(chain) < pages:
+            return  # not all of what lasts is cached
         if not self._make_space(room.length):
             worker.marks[Mark.CHECKPOINT_NOT_KEPT] += 1
             return
@@ -96,8 +98,10 @@ class Checkpointing(Stage[PrefillRoom]):
         worker.orders.expect(order, room.key, self._kept, by_all=True)
 
     def _make_space(self, length: int) -> bool:
-        """Forget what was used longest ago until there is space in every host store. Returns False,
-        and forgets nothing more, if there is none."""
+        """Forget what was used longest ago until there is space in every host store. Returns False
+        if there never is, or if rooms resume from all that is left."""
+        if not self._host.could_ever_fit(length):
+            return False
         while not self._host.fits([length]):
             oldest = self._book.oldest()
             if oldest is None:

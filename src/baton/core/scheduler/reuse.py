@@ -113,6 +113,10 @@ class Reuse:
         tail = room.tokens(pages * self.page_tokens, room.length)
         return self._hashes(room, pages)[pages - 1], tail
 
+    def _is_kept(self, room: OpenRoom) -> bool:
+        """Whether there is a checkpoint of exactly a room's context, so that another is not made."""
+        return self.checkpoints.same(*self.ending(room)) is not None
+
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
         """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
         leaving = int(room.computes) if leaving is None else leaving
@@ -158,7 +162,8 @@ class Reuse:
         positions are computed on every rank, and their whole blocks are sealed.
 
         Where the cache has another page with the same beginning, the room's page and all that
-        follow stay its own; with checkpoints they enter under other hashes.
+        follow stay its own. With checkpoints they enter under other hashes, if a checkpoint is to
+        belong to them.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -171,7 +176,7 @@ class Reuse:
             text = self._text(room, at) if self._tells_tokens else None
             room.enters = self._ledger.enter(room.key, digest, page_sums, text)
             marks[Mark.COMPUTED_TWICE] += not room.enters
-            if not room.enters and self.keeps:
+            if not room.enters and self.keeps and not self._is_kept(room):
                 name = f"{room.key.room}.{room.key.epoch}".encode()
                 twin = twin_hash(digest, name)
                 room.enters = self._ledger.enter(room.key, twin, page_sums, text)
