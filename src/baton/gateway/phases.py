@@ -16,6 +16,7 @@ class RequestPhase(StrEnum):
     WAITING = "waiting"  # at the gateway, for its turn or for workers with room
     HELD = "held"  # at the gateway; see request_state.py
     QUEUED = "queued"  # at its workers, for memory
+    RESUMING = "resuming"  # prefill copies back where an earlier prompt has ended
     BORROWING = "borrowing"  # prefill fetches back what decode has cached of the prompt
     COMPUTING = "computing"  # its prompt is computed
     OFFERED = "offered"  # its prompt is computed, and decode has no memory for it yet
@@ -34,6 +35,7 @@ _WORDS: Sequence[tuple[int, str, RequestPhase]] = (
     (_DECODE, "offloaded", RequestPhase.PREEMPTED),
     (_DECODE, "restoring", RequestPhase.PREEMPTED),
     (_DECODE, "committing", RequestPhase.COMMITTING),
+    (_PREFILL, "resuming", RequestPhase.RESUMING),
     (_PREFILL, "borrowing", RequestPhase.BORROWING),
     (_PREFILL, "computing", RequestPhase.COMPUTING),
     (_DECODE, "computing", RequestPhase.COMPUTING),

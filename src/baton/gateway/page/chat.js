@@ -2,7 +2,7 @@
 
 import { bearer, events } from "./feed.js";
 import { drawStrip } from "./lanes.js";
-import { PHASES, count, durationText, find, make, several, swatch } from "./words.js";
+import { GIVES_WAY, PHASES, count, durationText, find, make, several, swatch } from "./words.js";
 
 export class Chat {
   /** key: returns the API key; history: of lanes; announce: tells a screen reader something */
@@ -96,20 +96,32 @@ export class Chat {
     this.follow();
   }
 
-  phases(box, id) {
-    const parts = this.history.phasesOf(id);
+  /** What the gateway says of the request; from another machine, what snapshots have shown of it. */
+  async phases(box, id) {
+    const told = await this.told(id), parts = told ?? this.history.phasesOf(id);
     if (parts.length) {
       const list = make("ul");
-      for (const { phase, from, to } of parts) {
+      for (const { phase, where, from, to } of parts) {
         const item = make("li");
-        item.append(swatch(phase), make("span", "", `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}`));
+        const text = `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}${where ? ` (${where})` : ""}`;
+        item.append(swatch(phase), make("span", "", text));
         list.append(item);
       }
       box.append(list);
     }
-    const words = parts.length ? "Phases as seen in the service, twice a second; shorter ones are missing." : "It was over between two looks at the service, which come twice a second.";
-    box.append(make("p", "quiet", words));
+    const seen = parts.length ? "Phases as seen in the service, twice a second; shorter ones are missing." : "It was over between two looks at the service, which come twice a second.";
+    box.append(make("p", "quiet", told ? `As its gateway and workers say; baton trace ${id} draws it.` : seen));
     this.follow();
+  }
+
+  /** The phases of a request that has ended, as its gateway knows them; null if it does not tell. */
+  async told(id) {
+    const answer = await fetch(`debug/requests/${id}`);
+    if (!answer.ok) return null;
+    const { path } = await answer.json();
+    return path.map(({ name, where, start_us, end_us }) => (
+      { phase: GIVES_WAY.includes(name) ? "preempted" : name, where, from: start_us / 1_000, to: end_us / 1_000 }
+    ));
   }
 
   say(kind, who, text) {

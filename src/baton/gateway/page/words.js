@@ -4,6 +4,7 @@ export const PHASES = {
   waiting: ["Waiting", "At the gateway, for its turn or for workers with room."],
   held: ["Held back", "At the gateway: its last worker died while it was there."],
   queued: ["Queued", "At its workers, for memory."],
+  resuming: ["Resuming", "Prefill copies back where an earlier prompt has ended."],
   borrowing: ["Fetching back", "Prefill reads what decode has cached of the prompt."],
   computing: ["Computing", "The prompt is being computed."],
   offered: ["Offered", "The prompt is computed; decode has no memory for it yet."],
@@ -12,7 +13,14 @@ export const PHASES = {
   running: ["Running", "Tokens are generated."],
   preempted: ["Preempted", "It gave way to other requests."],
   ending: ["Ending", "What it held is being freed."],
+  // of a request that has ended, as its gateway tells
+  awaits_decode: ["Waits for decode", "Its first token is there; decode has no memory for it yet."],
+  messages: ["Messages", "On their way, and until somebody looked at them."],
+  unknown: ["Unknown", "On a worker that was lost."],
 };
+
+/** States of a room that has given way to others, or comes back from that. */
+export const GIVES_WAY = ["offloading", "offloaded", "restoring"];
 
 export const PAGES = {
   held: ["Other requests", "Held by requests that have no lane here."],
