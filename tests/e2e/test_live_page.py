@@ -23,10 +23,12 @@ SEEN = "Number(document.body.dataset.snapshots || 0)"
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Service]:
-    # of two layers a token takes a fraction of a millisecond: long answers, to be seen
+    # A token of two layers takes a millisecond, so that only a long answer is seen: without chance,
+    # none of its tokens ends it.
     with split(
         tmp_path_factory.mktemp("live"),
         tiny,
+        gateway=("--override-generation-config", '{"temperature": 0}'),
         prefill=("--kv-pages", "400"),
         decode=("--kv-pages", "400"),
     ) as found:
