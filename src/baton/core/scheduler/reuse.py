@@ -114,7 +114,7 @@ class Reuse:
         return self._hashes(room, pages)[pages - 1], tail
 
     def _is_kept(self, room: OpenRoom) -> bool:
-        """Whether there is a checkpoint of exactly a room's context, so that another is not made."""
+        """Whether there is a checkpoint of exactly a room's context, so no other is made."""
         return self.checkpoints.same(*self.ending(room)) is not None
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
