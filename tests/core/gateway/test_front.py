@@ -335,9 +335,11 @@ def test_the_timer_rings_at_the_latest_when_something_is_due(steps: list[str]) -
         assert (front.next_wake() is None) == (not dues)
         assert not dues or front.next_wake() <= min(dues)
         if step == "ring":
-            # Whoever waits for a pair's time to generate in is looked at again soon; nobody else is.
+            # Whoever waits for a pair's time to generate in is looked at again soon, and once when
+            # requests have waited for a pair for as long as they may; nobody else is.
             waits = front.usable_pairs() and any(not r.with_workers for r in front.requests)
             soon = {now + LOOK_AGAIN_US} if waits else set()
+            soon |= {now + 500_000} if front.edge.pairless == now else set()
             assert not dues or front.next_wake() in {min(dues), *soon}
             assert not dues or front.next_wake() > now, "it does not ring again and again"
 
