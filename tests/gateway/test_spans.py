@@ -23,7 +23,7 @@ class Collected:
     def __init__(self, traceparent: str = "") -> None:
         self.exporter, self.watched = InMemorySpanExporter(), Watched()
         self.spans = RequestSpans(
-            SimpleSpanProcessor(self.exporter), gateway="gateway-1", model="m"
+            SimpleSpanProcessor(self.exporter), self.exporter, gateway="gateway-1", model="m"
         )
         self.watched.timelines.on_begin += [self._begins(traceparent), self.spans.began]
         self.watched.timelines.on_end.append(self.spans.ended)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from baton.gateway.spans import RequestSpans
 
 log = structlog.get_logger()
-FLUSH_MS = 2_000  # for the last spans, when the gateway ends
+FLUSH_S = 1.0  # for the last spans, when the gateway ends
 # After that a gateway takes requests although it is not ready, to say why.
 READY_WITHIN_S, READY_LOOK_S = 3.0, 0.05
 
@@ -156,7 +156,7 @@ async def _run(
         await engines.close()
         record.close()
         if spans is not None:
-            await asyncio.to_thread(spans.close, FLUSH_MS)
+            await asyncio.to_thread(spans.close, FLUSH_S)
     if door.failed.done():
         await door.failed
 
@@ -181,8 +181,11 @@ def exported_spans(endpoint: str, settings: GatewaySettings) -> "RequestSpans":
             f"--otlp-traces-endpoint is {endpoint!r}: give an URL that begins with http:// or "
             "https://, such as http://127.0.0.1:4318/v1/traces"
         )
-    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint))
-    return RequestSpans(processor, gateway=settings.name, model=settings.served_model_name)
+    exporter = OTLPSpanExporter(endpoint)
+    processor = BatchSpanProcessor(exporter)
+    return RequestSpans(
+        processor, exporter, gateway=settings.name, model=settings.served_model_name
+    )
 
 
 def _front_door(

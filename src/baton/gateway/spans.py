@@ -9,9 +9,11 @@ The names of attributes are vLLM's, which follow the semantic conventions for ge
 """
 
 from collections.abc import Mapping
+from threading import Thread
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -27,11 +29,16 @@ ENDED_WELL = frozenset({"stop", "length", "cancelled"})
 class RequestSpans:
     """The spans of one gateway and its workers.
 
-    processor: gets every span that has ended
+    Args:
+        processor: gets every span that has ended
+        exporter: the one of the processor
     """
 
-    def __init__(self, processor: SpanProcessor, *, gateway: str, model: str) -> None:
-        self._processor, self._gateway, self._model = processor, gateway, model
+    def __init__(
+        self, processor: SpanProcessor, exporter: SpanExporter, *, gateway: str, model: str
+    ) -> None:
+        self._processor, self._exporter = processor, exporter
+        self._gateway, self._model = gateway, model
         self._tracers: dict[str, Tracer] = {}
         self._open: dict[Room, Span] = {}
         self._context = TraceContextTextMapPropagator()
@@ -103,10 +110,13 @@ class RequestSpans:
             self._tracers[instance] = provider.get_tracer("baton", __version__)
         return self._tracers[instance]
 
-    def close(self, within_ms: int) -> None:
-        """Send what is left."""
-        self._processor.force_flush(within_ms)
-        self._processor.shutdown()
+    def close(self, within_s: float) -> None:
+        """Send what is left, for so long: the SDK tries again and again to reach a collector."""
+        sending = Thread(target=self._processor.shutdown, daemon=True)
+        sending.start()
+        sending.join(within_s)
+        self._exporter.shutdown()  # ends a wait for the next try
+        sending.join(within_s)
 
 
 def _of_gateway(timeline: Timeline) -> list[TimelinePhase]:
