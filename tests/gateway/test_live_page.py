@@ -28,6 +28,12 @@ def test_the_page_is_at_the_root():
     assert '<html lang="en">' in answer.text
 
 
+def test_whoever_asks_for_the_head_alone_gets_it():
+    answer = request(FakeDoor(), "HEAD", "/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_has_its_type_and_is_sent_once(file):
     first = get(f"/page/{file}")

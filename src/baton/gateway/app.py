@@ -107,8 +107,8 @@ def create_app(
     if settings.describes_itself:
         app.add_api_route("/openapi.json", _describe(settings.root_path), methods=["GET"])
     page = LivePage()
-    app.add_api_route("/", page.index, methods=["GET"])
-    app.add_api_route("/page/{path:path}", page.file, methods=["GET"])
+    app.add_api_route("/", page.index, methods=["GET", "HEAD"])
+    app.add_api_route("/page/{path:path}", page.file, methods=["GET", "HEAD"])
     app.add_api_route("/debug/live", _live(feed), methods=["GET"])
     if settings.demo:
         demo = Demo(door, supervisor=os.getppid())
