@@ -11,6 +11,7 @@ from tests.gateway.test_counts import counts
 from tests.gateway.test_timelines import ROOM, Watched, ordinary
 
 from baton.gateway.counts import Siblings
+from baton.gateway.tally import RequestTally
 from baton.gateway.timeline import EndedRequests, Timeline
 
 ELSEWHERE = ("10.0.0.9", 5)
@@ -49,6 +50,15 @@ def test_what_is_not_known_is_named_with_the_limit(watched: Watched) -> None:
 def test_clients_on_other_machines_are_told_nothing(watched: Watched, path: str) -> None:
     answer = request(FakeDoor(), "GET", path, timelines=watched.timelines, client=ELSEWHERE)
     assert answer.status_code == 403
+
+
+def test_its_three_parts_are_counted() -> None:
+    watched, tally = Watched(), RequestTally()
+    watched.timelines.on_end.append(tally.ended)
+    ordinary(watched)
+    parts = (tally.queue, tally.prefill, tally.decode, tally.inference)
+    assert [part.total for part in parts] == pytest.approx([0.0035, 0.0045, 0.011, 0.0155])
+    assert [sum(part.counts) for part in parts] == [1, 1, 1, 1]
 
 
 def test_a_request_of_another_gateway_is_found(watched: Watched, tmp_path: Path) -> None:

@@ -106,10 +106,7 @@ def create_app(
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])
     if settings.describes_itself:
         app.add_api_route("/openapi.json", _describe(settings.root_path), methods=["GET"])
-    page = LivePage()
-    app.add_api_route("/", page.index, methods=["GET", "HEAD"])
-    app.add_api_route("/page/{path:path}", page.file, methods=["GET", "HEAD"])
-    app.add_api_route("/debug/live", _live(feed), methods=["GET"])
+    _add_page(app, feed)
     if settings.demo:
         demo = Demo(door, supervisor=os.getppid())
         app.add_api_route("/demo/{deed}", demo.answer, methods=["POST"])
@@ -117,6 +114,19 @@ def create_app(
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_bug)
+    _add_middleware(app, settings)
+    return app
+
+
+def _add_page(app: FastAPI, feed: LiveFeed) -> None:
+    page = LivePage()
+    app.add_api_route("/", page.index, methods=["GET", "HEAD"])
+    app.add_api_route("/page/{path:path}", page.file, methods=["GET", "HEAD"])
+    app.add_api_route("/debug/live", _live(feed), methods=["GET"])
+
+
+def _add_middleware(app: FastAPI, settings: HttpSettings) -> None:
+    """Add what every request passes, the last one first."""
     if settings.api_keys:
         app.add_middleware(KeyCheck, api_keys=settings.api_keys)
     if (cors := settings.cors).allowed_origins:
@@ -130,7 +140,6 @@ def create_app(
         )
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)
-    return app
 
 
 def _describe(root_path: str) -> Callable[[], Awaitable[Response]]:

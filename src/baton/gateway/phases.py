@@ -9,6 +9,8 @@ phase:     waiting ──▶ queued ─▶ computing ─▶ fetching ─▶ comm
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from baton.core.scheduler.room import RoomState
+
 
 class RequestPhase(StrEnum):
     """What a request does, or waits for."""
@@ -29,22 +31,22 @@ class RequestPhase(StrEnum):
 
 # What the workers say, the word that tells most first. A unified worker stands on the decode side.
 _PREFILL, _DECODE = 0, 1
-_WORDS: Sequence[tuple[int, str, RequestPhase]] = (
-    (_DECODE, "running", RequestPhase.RUNNING),
-    (_DECODE, "offloading", RequestPhase.PREEMPTED),
-    (_DECODE, "offloaded", RequestPhase.PREEMPTED),
-    (_DECODE, "restoring", RequestPhase.PREEMPTED),
-    (_DECODE, "committing", RequestPhase.COMMITTING),
-    (_PREFILL, "resuming", RequestPhase.RESUMING),
-    (_PREFILL, "borrowing", RequestPhase.BORROWING),
-    (_PREFILL, "computing", RequestPhase.COMPUTING),
-    (_DECODE, "computing", RequestPhase.COMPUTING),
-    (_DECODE, "fetching", RequestPhase.FETCHING),
-    (_PREFILL, "offered", RequestPhase.OFFERED),
-    (_PREFILL, "queued", RequestPhase.QUEUED),
-    (_DECODE, "queued", RequestPhase.QUEUED),
-    (_DECODE, "ending", RequestPhase.ENDING),
-    (_PREFILL, "ending", RequestPhase.ENDING),
+_WORDS: Sequence[tuple[int, RoomState, RequestPhase]] = (
+    (_DECODE, RoomState.RUNNING, RequestPhase.RUNNING),
+    (_DECODE, RoomState.OFFLOADING, RequestPhase.PREEMPTED),
+    (_DECODE, RoomState.OFFLOADED, RequestPhase.PREEMPTED),
+    (_DECODE, RoomState.RESTORING, RequestPhase.PREEMPTED),
+    (_DECODE, RoomState.COMMITTING, RequestPhase.COMMITTING),
+    (_PREFILL, RoomState.RESUMING, RequestPhase.RESUMING),
+    (_PREFILL, RoomState.BORROWING, RequestPhase.BORROWING),
+    (_PREFILL, RoomState.COMPUTING, RequestPhase.COMPUTING),
+    (_DECODE, RoomState.COMPUTING, RequestPhase.COMPUTING),
+    (_DECODE, RoomState.FETCHING, RequestPhase.FETCHING),
+    (_PREFILL, RoomState.OFFERED, RequestPhase.OFFERED),
+    (_PREFILL, RoomState.QUEUED, RequestPhase.QUEUED),
+    (_DECODE, RoomState.QUEUED, RequestPhase.QUEUED),
+    (_DECODE, RoomState.ENDING, RequestPhase.ENDING),
+    (_PREFILL, RoomState.ENDING, RequestPhase.ENDING),
 )
 # Without a word of the workers, whose ledgers may be older than what the gateway knows.
 _AT_GATEWAY: Mapping[str, RequestPhase] = {

@@ -18,12 +18,18 @@ import msgspec
 from baton.core.door import Submit
 from baton.core.ids import Boot, Epoch, Micros, Room
 from baton.core.messages import RoomPhase, Ticket
+from baton.core.scheduler.room import RoomState
 
 GATEWAY = "gateway"
 QUEUED, MESSAGES, AWAITS_DECODE, UNKNOWN = "queued", "messages", "awaits_decode", "unknown"
-ENDING = "ending"
-PAST_FIRST = frozenset({"offered", ENDING})  # states of a prefill worker behind the first token
-GENERATES = frozenset({"running", "offloading", "offloaded", "restoring", ENDING})
+# states of a prefill worker behind the first token, and of one that computes and generates
+PAST_FIRST: frozenset[str] = frozenset({RoomState.OFFERED, RoomState.ENDING})
+GENERATES: frozenset[str] = frozenset(
+    {
+        *(RoomState.RUNNING, RoomState.OFFLOADING, RoomState.OFFLOADED, RoomState.RESTORING),
+        RoomState.ENDING,
+    }
+)
 
 
 class TimelinePhase(msgspec.Struct, frozen=True):
@@ -105,7 +111,7 @@ class TimelineAttempt:
     def begun_at(self, latest: Micros) -> Micros:
         """Return when its prompt began to be computed."""
         first = next(iter(self.phases.get(self.prefill, ())), None)
-        waited = first.us if first is not None and first.state == QUEUED else 0
+        waited = first.us if first is not None and first.state == RoomState.QUEUED else 0
         return min(Micros(self.sent_at + waited), latest)
 
 
@@ -213,7 +219,7 @@ class Moments:
             return [*_one(where, epoch, UNKNOWN, attempt.sent_at, over)]
         first = boot == attempt.prefill != attempt.decode
         heard = attempt.first_at if first and attempt.first_at is not None else over
-        past = PAST_FIRST if first else frozenset({ENDING})
+        past = PAST_FIRST if first else frozenset({RoomState.ENDING})
         before = takewhile(lambda phase: phase.state not in past, phases)
         at: int = max(attempt.sent_at, heard - sum(phase.us for phase in before))
         laid = []
