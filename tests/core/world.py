@@ -15,8 +15,9 @@ from tests.core.build import KV, manifest, settings
 from tests.core.driven import T0, Driven, DrivenFront, report_of
 
 from baton.core.door import Cancel, Heard, RequestId, Submit
-from baton.core.effects import Dial, Evict, GuestNews, HangUp, Issue, Send, TellEngine
+from baton.core.effects import AskDelivery, Dial, Evict, GuestNews, HangUp, Issue, Send, TellEngine
 from baton.core.events import (
+    Delivered,
     GatewayConnected,
     MessageReceived,
     PeerConnected,
@@ -365,7 +366,9 @@ class World:
             self.queues.setdefault((source, target), deque()).append(message)
 
     def _deliver(self, source: Boot, target: Boot, message: Any) -> None:
-        if target == self.GATEWAY:
+        if isinstance(message, AskDelivery):
+            self.nodes[source].leader.step(Delivered(target), self.now)
+        elif target == self.GATEWAY:
             self.front.step(MessageReceived(source, message), self.now)
         elif target in self.nodes:
             self.nodes[target].leader.step(MessageReceived(source, message), self.now)
@@ -397,6 +400,8 @@ class World:
             match effect:
                 case Send():
                     self._send(boot, effect.to, effect.message)
+                case AskDelivery():  # it comes after all that was sent before
+                    self._send(boot, effect.to, effect)
                 case Issue():
                     self._perform(node, node.rank.step(effect.plan, T0))
                 case Dial():

@@ -38,7 +38,7 @@ from baton.dev.sim.settings import Faults, WorldDraw, draw_table, draw_world
 from baton.dev.sim.tape import Tape
 from baton.dev.sim.world import Violation, World
 
-OF_CROWDS = (5252, 7889, 8123)
+OF_CROWDS = (5252, 7889, 8123, 17075)
 FOUND = ("orders_forgotten", "deadline_blamed")
 
 
@@ -224,7 +224,8 @@ def test_checkers_are_not_misled(seed):
     offers that came before their ticket, and that a confused worker says again after it; a page
     that a generated token and a chunk of another prompt complete in one step; a worker that drains
     until its last prompt, of 20 s, is computed; a crowd whose last request waits for longer
-    than it would take alone."""
+    than it would take alone; a suspect whose step is over, as only the worker knows that the next
+    one ends."""
     be_silent()
     tape = Tape(seed=seed)
     draw = msgspec.structs.replace(draw_world(tape), older="")  # they are of one version, as then

@@ -18,6 +18,13 @@ class Send(msgspec.Struct, frozen=True, tag="send"):
     message: AnyMessage
 
 
+class AskDelivery(msgspec.Struct, frozen=True, tag="ask_delivery"):
+    """Say when a process has received all that was sent to it so far (`Delivered`). If it is lost
+    before, `PeerLost` says so."""
+
+    to: Boot
+
+
 class Issue(msgspec.Struct, frozen=True, tag="issue"):
     """Give a plan to every rank."""
 
@@ -86,4 +93,4 @@ class Publish(msgspec.Struct, frozen=True, tag="publish"):
 
 
 GuestNews = TellEngine | Evict
-Effect = Send | Issue | Dial | HangUp | GiveUp | Leave | TellEngine | Evict | Publish
+Effect = Send | AskDelivery | Issue | Dial | HangUp | GiveUp | Leave | TellEngine | Evict | Publish

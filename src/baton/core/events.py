@@ -53,6 +53,12 @@ class MessageReceived(msgspec.Struct, frozen=True, tag="message_received", gc=Fa
     message: Said
 
 
+class Delivered(msgspec.Struct, frozen=True, tag="delivered"):
+    """A process has received all that was sent to it before `AskDelivery`."""
+
+    boot: Boot
+
+
 class RankReported(msgspec.Struct, frozen=True, tag="rank_reported"):
     """A rank of this worker has reported."""
 
@@ -145,6 +151,7 @@ LeaderEvent = (
     | PeerConnected
     | PeerLost
     | MessageReceived
+    | Delivered
     | RankReported
     | TimerDue
     | DrainAsked

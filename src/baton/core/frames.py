@@ -23,6 +23,7 @@ from baton.core.messages import (
     Recompute,
     Stale,
     Tokens,
+    Trial,
     Withdrawn,
 )
 
@@ -50,6 +51,9 @@ Said = AnyMessage | StepPlan | Report | Join
 SMALL: frozenset[type[Said]] = frozenset(
     {Abort, Admitted, Close, Ended, FirstToken, Received, Recompute, Stale, Tokens, Withdrawn}
 )
+
+# The sender goes on only when it knows that one of these has arrived.
+ACKED_AT_ONCE: frozenset[type[Said]] = frozenset({Trial})
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -41,6 +41,10 @@ class Lines:
         """Send a message; returns False if there is no session with `boot`."""
         return self._sessions.send(boot, message, self._clock.now())
 
+    def ask_delivery(self, boot: Boot) -> None:
+        """Report when `boot` has received all that was sent to it so far (`Delivered`)."""
+        self._sessions.ask_delivery(boot)
+
     def receive(self) -> list[SessionEvent]:
         """Return everything that has happened since the last call."""
         now = self._clock.now()

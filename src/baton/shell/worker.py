@@ -15,6 +15,7 @@ import structlog
 
 from baton.core.agreement import Report
 from baton.core.effects import (
+    AskDelivery,
     Dial,
     Effect,
     Evict,
@@ -216,7 +217,7 @@ class WorkerPump:
                     self._step(RankReported(report))
             case session.MessageReceived(message=Join()):
                 pass  # the rank is known already
-            case session.MessageReceived():
+            case session.MessageReceived() | session.Delivered():
                 self._step(event)
             case session.PeerLost():
                 log.warning("peer_lost", boot=f"{event.boot:x}", why=event.why)
@@ -255,6 +256,8 @@ class WorkerPump:
             case Send():
                 self._note(effect.message)
                 self._lines.send(effect.to, effect.message)
+            case AskDelivery():
+                self._lines.ask_delivery(effect.to)
             case Issue():
                 for boot in self._others:
                     self._lines.send(boot, effect.plan)

@@ -8,7 +8,8 @@ from tests.core.build import submit
 from tests.core.world import World, expected
 
 from baton.core.door import RequestId
-from baton.core.effects import Issue
+from baton.core.effects import AskDelivery, Issue
+from baton.core.events import PeerLost
 from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key
 from baton.core.messages import Ticket, Tokens, Trial
@@ -125,3 +126,34 @@ def test_a_suspect_is_computed_alone_to_its_bound_and_its_gateway_is_told_of_eve
     assert {m.key for m in told} == {suspect}
     assert sum(isinstance(m, Tokens) for _, _, m in world.log) > 0
     assert world.clean
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_no_step_begins_before_the_gateway_has_heard_that_a_suspects_step_is_over(
+    monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """What a worker says last may be lost with it. If it ended in the next step, the suspect before
+    would be taken for the one that did it."""
+    made = Request.ticket
+
+    def suspected(self: Request, gateway: Boot, pair: Any, now: Any) -> Ticket:
+        return msgspec.structs.replace(made(self, gateway, pair, now), alone_until=3)
+
+    monkeypatch.setattr(Request, "ticket", suspected)
+    world = World()
+    world.add("unified", 2, pages=32)
+    world.run()
+    world.hold = lambda source, target, message: isinstance(message, AskDelivery)
+    for number in (1, 2):
+        world.submit(submit(number, PROMPT, max_tokens=2))
+    world.run()
+    leader = world.nodes[Boot(2)].leader
+    assert [m.over for _, _, m in world.log if isinstance(m, Trial)] == [False, True]
+    assert leader.core.kept()["trials"] == 1
+    if gone:
+        leader.step(PeerLost(World.GATEWAY, "gone"), world.now)
+    else:
+        world.release()
+        world.run()
+        assert [world.tokens(n) for n in (1, 2)] == [expected(PROMPT, 2)] * 2
+    assert "trials" not in leader.core.kept()

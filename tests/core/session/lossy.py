@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from baton.core.ids import Boot, Link, Micros, Room
 from baton.core.messages import AnyMessage, AskLedger, Close
 from baton.core.session.session import (
+    Delivered,
     MessageReceived,
     PeerLost,
     PeerUp,
@@ -65,6 +66,8 @@ class Node:
     highest: dict[Boot, int] = field(default_factory=dict)
     heard: Counter[tuple[Boot, int]] = field(default_factory=Counter)
     said: Counter[tuple[Boot, int]] = field(default_factory=Counter)
+    asked: dict[Boot, int] = field(default_factory=dict)  # messages said when it asked for delivery
+    delivered: dict[Boot, int] = field(default_factory=dict)  # the same, when it is reported
     lost: list[PeerLost] = field(default_factory=list)
     wrong: list[WrongPeer] = field(default_factory=list)
 
@@ -80,7 +83,11 @@ class Node:
             case PeerLost(boot=boot):
                 assert boot in self.up, "the end of a session that had not begun"
                 del self.up[boot]
+                self.asked.pop(boot, None)
                 self.lost.append(event)
+            case Delivered(boot=boot):
+                assert boot in self.asked, "nobody has asked for that, or it was reported already"
+                self.delivered[boot] = self.asked.pop(boot)
             case MessageReceived(sender=boot, message=message):
                 number, index = divmod(said(message), MANY)
                 assert self.up.get(boot) == number, (
@@ -130,7 +137,7 @@ class World:
         self.heap: list[tuple[int, int, tuple[object, ...]]] = []
         self.old: list[tuple[int, int, int, bytes]] = []
         self.cut_until = {(side, cable): 0 for side in (0, 1) for cable in range(len(cables))}
-        self.frames = 0
+        self.frames = self.deliveries = 0
         self.dead: list[Boot] = []
         self.nodes = [self._node(), self._node()]
         for side in (0, 1):
@@ -228,8 +235,17 @@ class World:
             node.check_remembered(Micros(self.now))
             for event in node.sessions.events():
                 node.check(event)
+                if isinstance(event, Delivered):
+                    self._delivered(node, event.boot)
             for link, frame in node.sessions.to_send(Micros(self.now)):
                 self._put(side, link, encode(frame))
+
+    def _delivered(self, node: Node, boot: Boot) -> None:
+        peer = next((n for n in self.nodes if n.boot == boot), None)
+        if peer is not None:
+            heard = peer.heard[node.boot, node.up[boot]]
+            assert heard >= node.delivered[boot], "it is said to have received what it has not"
+            self.deliveries += 1
 
     def say(self, side: int, count: int) -> None:
         """Send messages to every peer there is."""
@@ -241,6 +257,9 @@ class World:
                 ):
                     break
                 node.said[peer, number] += 1
+            if self.random.random() < 0.5 and peer in node.up:
+                node.asked[peer] = node.said[peer, number]
+                node.sessions.ask_delivery(peer)
 
     def _happen(self, what: tuple[object, ...]) -> None:
         match what:

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from baton.core.frames import AnyFrame, Beat, Bye, Data, Open, Opened, WrongBoot, WrongProtocol
-from baton.core.ids import Boot, Link, Micros, Room
-from baton.core.messages import AnyMessage, AskLedger, CacheChanged, Close
+from baton.core.ids import Boot, Epoch, Key, Link, Micros, Room
+from baton.core.messages import AnyMessage, AskLedger, CacheChanged, Close, Trial
 from baton.core.protocol import OLDEST, PROTOCOL
 from baton.core.session.session import (
+    Delivered,
     MessageReceived,
     PeerLost,
     PeerUp,
@@ -722,3 +723,38 @@ def test_a_break_that_is_said_twice_does_not_give_a_peer_more_time() -> None:
     side.waits(LIMITS.reconnect - 1)
     side.sessions.broken(LINK, Micros(side.now))
     assert side.waits(1)[0] == [PeerLost(THEM, "its connection has ended")]
+
+
+@pytest.mark.parametrize("state", [listening, dialled])
+def test_delivery_is_reported_once_all_that_was_said_before_is_acknowledged(
+    state: Callable[..., Side],
+) -> None:
+    side = state()
+    side.send(1)
+    side.send(2)
+    side.sessions.ask_delivery(THEM)
+    side.send(3)
+    side.says()
+    assert side.hears(beat(ack=1))[0] == []
+    assert side.hears(beat(ack=2))[0] == [Delivered(THEM)]
+    assert side.hears(beat(ack=3))[0] == [], "it was asked for once"
+    side.sessions.ask_delivery(THEM)
+    assert side.sessions.events() == [Delivered(THEM)], "nothing is under way"
+
+
+def test_what_a_session_ends_before_is_not_delivered() -> None:
+    side = listening()
+    side.send(1)
+    side.says()
+    side.sessions.ask_delivery(THEM)
+    assert [type(event) for event in side.waits(LIMITS.silence)[0]] == [PeerLost]
+    side.sessions.ask_delivery(THEM)
+    assert side.sessions.events() == []
+
+
+def test_what_somebody_waits_for_is_acknowledged_at_once() -> None:
+    side = listening()
+    assert side.hears(data()) == ([MessageReceived(THEM, AskLedger(1))], []), "in time"
+    trial = Trial(Key(Room("1"), Epoch(1)), True)
+    events, answers = side.hears(Data(THEM, US, N, 2, 0, (trial,)))
+    assert (events, answers) == ([MessageReceived(THEM, trial)], [Beat(US, THEM, N, 2, 0)])

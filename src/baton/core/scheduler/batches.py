@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from baton.core.agreement import PlanDraft, Report, RowOrder, RowResult
-from baton.core.ids import Key, Rank, Seq
+from baton.core.ids import Boot, Key, Rank, Seq
 from baton.core.scheduler.giving_up import Wedges
 from baton.core.scheduler.room import OpenRoom
 from baton.core.scheduler.turns import Turns
@@ -31,6 +31,8 @@ class Batches(Generic[R]):
         # the suspect whose step is under way; nothing else is in that step
         self.trial: R | None = None
         self.trials = 0  # how many suspects' steps there were
+        # the gateway that has not heard yet that such a step is over
+        self._unheard: Boot | None = None
         self.wedges = Wedges(ranks)
 
     @property
@@ -46,7 +48,26 @@ class Batches(Generic[R]):
 
     def lots(self, rooms: Sequence[R]) -> list[list[R]]:
         """Return groups of rooms for the next step, the first choice first (turns.py)."""
+        if self._unheard is not None:
+            return []
         return self._turns.lots(rooms, flying=bool(self._flight))
+
+    def trial_ended(self) -> None:
+        """The step of a suspect is over. The next step waits until its gateway has heard so: if
+        this worker ended in the next step, and what it said last were lost, the gateway would take
+        the suspect for the one that did it."""
+        assert self.trial is not None, "a suspect's step was under way"
+        self._unheard, self.trial = self.trial.ticket.gateway, None
+
+    def heard(self, gateway: Boot) -> None:
+        """A gateway has received all that was sent to it, or is gone."""
+        if gateway == self._unheard:
+            self._unheard = None
+
+    @property
+    def trials_open(self) -> int:
+        """Count what is kept of suspects' steps that a gateway has not heard the end of."""
+        return int(self.trial is not None) + int(self._unheard is not None)
 
     def add(self, draft: PlanDraft, room: R, row: RowOrder) -> None:
         """Add a row to the batch of this turn."""

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from baton.core.agreement import PlanDraft, Report
-from baton.core.effects import Effect, GiveUp, Issue
+from baton.core.effects import AskDelivery, Effect, GiveUp, Issue
 from baton.core.events import (
+    Delivered,
     DrainAsked,
     GatewayConnected,
     GuestAllocated,
@@ -101,6 +102,8 @@ class Leader:
                     stage.peer_up(event.boot)
             case PeerLost():
                 self._lose(event.boot, event.why)
+            case Delivered():
+                self.worker.batches.heard(event.boot)
             case GatewayConnected():
                 self._on_gateway_up(event.boot)
             case DrainAsked():
@@ -139,6 +142,7 @@ class Leader:
         worker = self.worker
         if boot in worker.gateways:
             worker.gateways.discard(boot)
+            worker.batches.heard(boot)
             self._books.gateway_lost(boot)
             for room in [r for r in worker.rooms.values() if r.ticket.gateway == boot]:
                 worker.marks[Mark.GATEWAY_LOST] += 1
@@ -187,7 +191,8 @@ class Leader:
         worker = self.worker
         if (trial := worker.batches.trial) is not None:
             worker.send(trial.ticket.gateway, Trial(trial.key, True, worker.batches.trials))
-            worker.batches.trial = None
+            worker.effects.append(AskDelivery(trial.ticket.gateway))
+            worker.batches.trial_ended()
         for i, (room, _) in enumerate(batch):
             failed = next((f for rows in ranks if (f := rows[i].failed) is not None), None)
             if failed is not None and room.state is not RoomState.ENDING:
@@ -458,7 +463,7 @@ class Leader:
             "inspections": len(worker.inspections),
             "orders": len(worker.orders),
             "wedged": len(worker.batches.wedges),
-            "trials": int(worker.batches.trial is not None),
+            "trials": worker.batches.trials_open,
         }
         for stage in self._stages:
             tables |= {name: len(table) for name, table in stage.kept().items()}

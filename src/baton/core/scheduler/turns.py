@@ -4,7 +4,8 @@ while it computed them.
     [suspect]  everybody else  [suspect]  everybody else  ..      in turn, so that nobody waits longer than twice as long
 
 While such a step is under way nothing else is, so if the worker dies it is known with which
-request. The gateway is told when the step begins and when it is over (Trial).
+request. The gateway is told when the step begins and when it is over (Trial), and the next step
+waits until it has heard that (batches.py).
 """
 
 from collections.abc import Sequence

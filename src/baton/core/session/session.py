@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from baton.core.events import MessageReceived, PeerLost
+from baton.core.events import Delivered, MessageReceived, PeerLost
 from baton.core.frames import (
     AnyFrame,
     Beat,
@@ -42,6 +42,7 @@ from baton.core.session.older import as_known
 from baton.core.session.stream import SessionLimits, Stream
 
 __all__ = [
+    "Delivered",
     "MessageReceived",
     "PeerLost",
     "PeerUp",
@@ -67,7 +68,7 @@ class WrongPeer(msgspec.Struct, frozen=True):
     why: str
 
 
-SessionEvent = PeerUp | MessageReceived | PeerLost | WrongPeer
+SessionEvent = PeerUp | MessageReceived | Delivered | PeerLost | WrongPeer
 
 
 class Session(msgspec.Struct):
@@ -79,6 +80,7 @@ class Session(msgspec.Struct):
     protocol: int
     stream: Stream
     due: Micros | None = None  # its timer; None if something has happened since it was asked
+    asked: int | None = None  # the message whose acknowledgement somebody waits for
 
     def look(self) -> Micros:
         """Return when its stream wants to be called, and remember that."""
@@ -150,6 +152,19 @@ class Sessions:
         """Return the number of messages that a boot has not acknowledged; 0 without a session."""
         session = self._sessions.get(boot)
         return session.stream.unacknowledged if session is not None else 0
+
+    def ask_delivery(self, boot: Boot) -> None:
+        """Report when a boot has received all that was sent to it so far (`Delivered`). What ends a
+        session before is reported as always."""
+        session = self._sessions.get(boot)
+        if session is not None:
+            session.asked = session.stream.sent
+            self._report_delivery(session)
+
+    def _report_delivery(self, session: Session) -> None:
+        if session.asked is not None and session.stream.acknowledged >= session.asked:
+            session.asked = None
+            self._events.append(Delivered(session.peer))
 
     def send(self, boot: Boot, message: Said, now: Micros) -> bool:
         """Queue a message, or what a peer of an older protocol knows of it. Returns False if there
@@ -437,6 +452,7 @@ class Sessions:
             return
         for message in messages:
             self._events.append(MessageReceived(session.peer, message))
+        self._report_delivery(session)
 
     def _session_of(self, link: Link, frame: Data | Beat, now: Micros) -> Session | None:
         """Return the session in which a frame counts; None if there is none. A promised session

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from baton.core.frames import SMALL, Beat, Data, Said
+from baton.core.frames import ACKED_AT_ONCE, SMALL, Beat, Data, Said
 from baton.core.ids import Boot, Micros
 
 
@@ -81,6 +81,16 @@ class Stream:
         self._sent += 1
         self._kept[self._sent] = message
         return True
+
+    @property
+    def sent(self) -> int:
+        """The number of messages that were said."""
+        return self._sent
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of messages that the other side has received, the first ones."""
+        return self._acked
 
     @property
     def unacknowledged(self) -> int:
@@ -218,7 +228,7 @@ class Stream:
         self._owed += len(frame.messages)
         if self._ack_at is None:
             self._ack_at = Micros(now + self._limits.ack_delay)
-        if self._owed >= self._limits.ack_every:
+        if self._owed >= self._limits.ack_every or type(frame.messages[0]) in ACKED_AT_ONCE:
             self._beat_now = True
         return whole
 
