@@ -249,6 +249,18 @@ def test_damaged_pages_leave_vllms_prefix_cache(prefill: Pair) -> None:
     assert evicted == [{3, 7}]
 
 
+def test_a_request_that_arrives_finds_no_page_that_was_found_damaged_before(prefill: Pair) -> None:
+    """vLLM asks its prefix cache first, and the connector only then."""
+    evicted: list[set[int]] = []
+    prefill.side.evicts(evicted.append)
+    prefill.leader.tell(Evict({FULL: (Page(3),)}))
+    until = time.monotonic() + 10
+    while not evicted and time.monotonic() < until:
+        prefill.leader.events()
+        prefill.side.arrives()
+    assert evicted == [{3}]
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -167,6 +167,10 @@ class BatonConnector(KVConnectorBase_V1):
         super().bind_kv_cache_manager(kv_cache_manager)
         self._scheduler.evicts(kv_cache_manager.evict_blocks)
 
+    def on_new_request(self, request: Any) -> None:
+        """A request has arrived."""
+        self._scheduler.arrives()
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:

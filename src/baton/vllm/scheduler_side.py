@@ -114,6 +114,11 @@ class SchedulerSide:
         """evict: takes pages out of vLLM's prefix cache"""
         self._evict = evict
 
+    def arrives(self) -> None:
+        """A request has arrived. vLLM looks for it in its prefix cache before it asks for anything,
+        and damaged pages must have left that by then."""
+        self._hear()
+
     # ---- decode ---------------------------------------------------------------------------------
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:

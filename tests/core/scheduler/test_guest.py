@@ -11,7 +11,7 @@ from baton.core.door import Fail, Finish
 from baton.core.effects import Issue, Notice, Send, TellEngine
 from baton.core.events import GuestAllocated, GuestScheduled, MessageReceived
 from baton.core.ids import Boot, Page
-from baton.core.messages import Clear, FailCode, Failed, LedgerView, Offer, Ticket
+from baton.core.messages import Clear, FailCode, Failed, FirstToken, LedgerView, Offer, Ticket
 from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.work import ReadOutcome
 
@@ -444,3 +444,16 @@ def test_a_step_that_leaves_out_a_part_of_the_prompt_ends_the_epoch() -> None:
     world.advance(5_000)
     assert any("computes from position" in why for why in failures(world))
     assert world.at_rest
+
+
+def test_an_answer_of_one_token_does_not_fail_on_decode_before_the_gateway_hears_its_end() -> None:
+    """Its end comes from prefill, on a connection of its own."""
+    world = worlds()
+    world.hold = lambda source, target, message: isinstance(message, FirstToken)
+    world.submit(submit(1, PROMPT, max_tokens=1))
+    world.run()
+    assert world.tokens(1) == expected(PROMPT, 1), "decode has it too"
+    world.release()
+    world.run()
+    assert failures(world) == []
+    assert world.clean

@@ -13,6 +13,7 @@ from baton.core.events import PeerLost
 from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key
 from baton.core.messages import Ticket, Tokens, Trial
+from baton.core.scheduler.batches import Batches
 from baton.core.scheduler.turns import Turns
 
 PROMPT = (1, 2, 3, 4, 5)
@@ -157,3 +158,18 @@ def test_no_step_begins_before_the_gateway_has_heard_that_a_suspects_step_is_ove
         world.run()
         assert [world.tokens(n) for n in (1, 2)] == [expected(PROMPT, 2)] * 2
     assert "trials" not in leader.core.kept()
+
+
+def test_nobody_waits_for_a_gateway_that_was_lost_during_a_suspects_step() -> None:
+    ended: Batches[Any] = Batches(ranks=1, stages=1)
+    suspect: Any = Some("s", alone=True)
+    ended.trial = suspect
+    ended.trial_ended(None)
+    assert ended.lots([suspect]) == [[suspect]]
+    ended.trial = suspect
+    ended.trial_ended(Boot(1))
+    assert ended.lots([suspect]) == []
+    ended.heard(Boot(2))
+    assert ended.lots([suspect]) == []
+    ended.heard(Boot(1))
+    assert ended.lots([suspect]) == [[suspect]]

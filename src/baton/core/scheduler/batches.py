@@ -52,12 +52,15 @@ class Batches(Generic[R]):
             return []
         return self._turns.lots(rooms, flying=bool(self._flight))
 
-    def trial_ended(self) -> None:
+    def trial_ended(self, gateway: Boot | None) -> None:
         """The step of a suspect is over. The next step waits until its gateway has heard so: if
         this worker ended in the next step, and what it said last were lost, the gateway would take
-        the suspect for the one that did it."""
+        the suspect for the one that did it.
+
+        gateway: None if it is gone
+        """
         assert self.trial is not None, "a suspect's step was under way"
-        self._unheard, self.trial = self.trial.ticket.gateway, None
+        self._unheard, self.trial = gateway, None
 
     def heard(self, gateway: Boot) -> None:
         """A gateway has received all that was sent to it, or is gone."""

@@ -36,10 +36,15 @@ class GuestLoading(Stage[DecodeRoom]):
         super().__init__(worker)
         self._fetching = fetching
         self._asked: set[Key] = set()  # rooms of which the engine was told that it may load them
-        self._loaded: set[Key] = set()  # or computed by the engine
+        self._loaded: set[Key] = set()  # rooms of which it was told that they are loaded
+        self._computed: set[Key] = set()  # rooms whose prompt it computes itself
 
     def kept(self) -> dict[str, Sequence[Any]]:
-        return {"may load": sorted(self._asked), "loaded": sorted(self._loaded)}
+        return {
+            "may load": sorted(self._asked),
+            "loaded": sorted(self._loaded),
+            "computed there": sorted(self._computed),
+        }
 
     def guest(self, event: GuestEvent) -> None:
         match event:
@@ -69,7 +74,7 @@ class GuestLoading(Stage[DecodeRoom]):
         room = self.worker.find(key)
         if room is None or room.state is not RoomState.QUEUED:
             return  # it has ended meanwhile, or the engine says it again
-        self._loaded.add(key)
+        self._computed.add(key)
         self.worker.see(room, Saw.COMPUTED_THERE)
         self.worker.send(room.ticket.prefill, Received(key))
         self.worker.send(room.ticket.gateway, Admitted(key))
@@ -81,13 +86,14 @@ class GuestLoading(Stage[DecodeRoom]):
                 self._asked.add(room.key)
                 tell(self.worker, room.key, Notice.MAY_LOAD)
         for room in self.worker.rooms.in_state(RoomState.RUNNING):
-            if room.key not in self._loaded:
+            if room.key not in self._loaded and room.key not in self._computed:
                 self._loaded.add(room.key)
                 tell(self.worker, room.key, Notice.LOADED)
 
     def forgotten(self, room: DecodeRoom) -> None:
         self._asked.discard(room.key)
+        self._computed.discard(room.key)
         if room.key in self._loaded:
             self._loaded.remove(room.key)
-        else:
+        else:  # also when it has computed the prompt itself: MAY_LOAD may come to it too late
             tell(self.worker, room.key, Notice.FAILED)

@@ -190,9 +190,10 @@ class Leader:
     def _batch_ended(self, batch: Rows[Any], ranks: Outcomes) -> None:
         worker = self.worker
         if (trial := worker.batches.trial) is not None:
-            worker.send(trial.ticket.gateway, Trial(trial.key, True, worker.batches.trials))
-            worker.effects.append(AskDelivery(trial.ticket.gateway))
-            worker.batches.trial_ended()
+            gateway = trial.ticket.gateway
+            worker.send(gateway, Trial(trial.key, True, worker.batches.trials))
+            worker.effects.append(AskDelivery(gateway))
+            worker.batches.trial_ended(gateway if gateway in worker.gateways else None)
         for i, (room, _) in enumerate(batch):
             failed = next((f for rows in ranks if (f := rows[i].failed) is not None), None)
             if failed is not None and room.state is not RoomState.ENDING:

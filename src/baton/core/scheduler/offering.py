@@ -31,6 +31,7 @@ from baton.core.messages import (
     Doubt,
     Drawn,
     FailCode,
+    FinishReason,
     FirstToken,
     Hello,
     HelloBack,
@@ -162,29 +163,32 @@ class Offering(Stage[PrefillRoom]):
 
     def complete(self, room: PrefillRoom, drawn: Drawn, final: Final) -> None:
         """The prompt is computed and the first token drawn: offer the last blocks with the
-        record."""
+        record. What ends at its first token never enters decode; only guests hand that over too:
+        the gateway has asked both engines, and decode's must not fail before the gateway has heard
+        of the end from here."""
         generated = len(room.ticket.said) + 1
         finish = finish_of(drawn, generated=generated, limits=room.ticket.limits)
-        record = Record(room.length, drawn, finish, room.cached, room.scores)
+        ends = finish is not None and not self.worker.role.guest
+        record = Record(room.length, drawn, finish if ends else None, room.cached, room.scores)
         self.worker.see(room, Saw.LAST_CHUNK)
         self.worker.ledger.move(room.key, PageState.FULL)
         self._offer(room, self._runs(room, final), self._leg_sums(room, final), record)
-        self._tell(room, record)
-        if record.finish is not None:
+        self._tell(room, record, finish)
+        if ends:
             self.worker.marks[Mark.FINISHED_AT_FIRST] += 1
-            self.worker.end(room)  # it never enters decode
+            self.worker.end(room)
         else:
             # Pages that are not handed over return to the pool.
             self.worker.blocks.slide(room, room.length, tokens=room.length)
 
-    def _tell(self, room: PrefillRoom, record: Record) -> None:
+    def _tell(self, room: PrefillRoom, record: Record, finish: FinishReason | None) -> None:
         """Send the gateway the first token, and before it the prompt's logprobs if they are
         wanted."""
         gateway, first = room.ticket.gateway, TokenIndex(len(room.ticket.said))
         if record.scores is not None:
             self.worker.send(gateway, PromptLogprobs(room.key, record.scores))
             room.scores = None
-        said = FirstToken(room.key, first, record.first, record.finish, record.cached)
+        said = FirstToken(room.key, first, record.first, finish, record.cached)
         self.worker.send(gateway, said)
 
     def _runs(self, room: PrefillRoom, final: Final) -> dict[GroupName, BlockRun]:

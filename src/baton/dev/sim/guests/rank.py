@@ -141,6 +141,7 @@ class GuestRank(SimEngine):
             if not wrong:
                 self._intact.add(slot)
             elif self.was_damaged(FULL, [slot]):
+                self._intact.discard(slot)  # whoever offers it now does not offer what it was
                 if slot not in self._vouched:
                     self.world.tainted.add(row.key)
             elif self.holds(row.key, slot):

@@ -311,6 +311,7 @@ class VllmScheduler:
         """A request comes."""
         self.requests[request.request_id] = request
         self._waiting.append(request)
+        self._side.arrives()
 
     def finish(self, request: VllmRequest) -> None:
         """A request ends, in any way."""
