@@ -51,6 +51,32 @@ def draw_rows(
     return [_row(row, order, a) for row, order, a in zip(logits, orders, each, strict=True)]
 
 
+def draw_along(
+    logits: torch.Tensor,
+    orders: Sequence[Draw],
+    tokens: Sequence[TokenId],
+    allowed: Sequence[Allowed] | None = None,
+) -> list[Drawn | RowFailure]:
+    """Sample one token after the other for a row, as long as the row goes on with the one that was
+    sampled.
+
+    Args:
+        logits: float32 [draws, vocab]; they are not changed
+        orders: one for each of them
+        tokens: of the row; the last ones but for the first of these follow each draw but the last
+        allowed: for each of them, returns what the row's grammar allows, bool [vocab]; it is asked
+            only when all drafts before it were drawn
+    """
+    found: list[Drawn | RowFailure] = []
+    drafts = tokens[len(tokens) - len(orders) + 1 :]
+    for n, order in enumerate(orders):
+        drawn = _row(logits[n], order, allowed[n] if allowed is not None else everything)
+        found.append(drawn)
+        if n == len(drafts) or isinstance(drawn, RowFailure) or drawn.token != drafts[n]:
+            break
+    return found
+
+
 def draw(logits: torch.Tensor, order: Draw) -> Drawn | RowFailure:
     """Sample one row's token. logits: float32 [vocab]."""
     return draw_rows(logits[None], [order])[0]
