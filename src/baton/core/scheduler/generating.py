@@ -67,8 +67,9 @@ class Generating(Stage[G]):
         running = [r for r in rooms if r.state is RoomState.RUNNING and not r.awaits_grammar]
         self.worker.marks[Mark.GRAMMAR_AWAITED] += any(room.awaits_grammar for room in rooms)
         ready, self._drafted = self._preemption.ready(running), []
-        self._drafting.composing(len(ready))
-        left = tokens - len(ready)
+        if ready:
+            self._drafting.composing(len(ready))
+        left = tokens // 2 - len(ready)  # the other half is for prompts
         for room in ready:
             drafts = self._drafting.of(room, left)
             # The prefix cache takes only sealed blocks.
