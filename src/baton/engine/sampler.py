@@ -37,18 +37,26 @@ class NoToken(ValueError):
     """No token may come next."""
 
 
-def draw_rows(
-    logits: torch.Tensor, orders: Sequence[Draw], allowed: Sequence[Allowed] | None = None
-) -> list[Drawn | RowFailure]:
-    """Sample one token for each row, independently of other rows.
+def everything() -> None:
+    """Return what a row without a grammar is allowed."""
+    return None
+
+
+def draw(logits: torch.Tensor, order: Draw, allowed: Allowed = everything) -> Drawn | RowFailure:
+    """Sample one token. An error concerns only its row: the others of the step get their tokens.
 
     Args:
-        logits: float32 [rows, vocab]; they are not changed
-        orders: the sampling parameters of each row
+        logits: float32 [vocab]; they are not changed
         allowed: returns what the row's grammar allows, bool [vocab]; None = everything
     """
-    each = allowed or [everything] * len(orders)
-    return [_row(row, order, a) for row, order, a in zip(logits, orders, each, strict=True)]
+    try:
+        token = _token(logits.numpy(), order, allowed())
+        return _scored(logits, token, order.sampling.logprobs)
+    except ROW_ERRORS as error:
+        asked = isinstance(error, (GrammarError, NoToken))
+        code = FailCode.UNSATISFIABLE if asked else FailCode.COMPUTE_FAILED
+        what = str(error) if asked else f"{type(error).__name__}: {error}"
+        return RowFailure(code, f"its token {order.index} cannot be drawn: {what}")
 
 
 def draw_along(
@@ -70,33 +78,11 @@ def draw_along(
     found: list[Drawn | RowFailure] = []
     drafts = tokens[len(tokens) - len(orders) + 1 :]
     for n, order in enumerate(orders):
-        drawn = _row(logits[n], order, allowed[n] if allowed is not None else everything)
+        drawn = draw(logits[n], order, allowed[n] if allowed is not None else everything)
         found.append(drawn)
         if n == len(drafts) or isinstance(drawn, RowFailure) or drawn.token != drafts[n]:
             break
     return found
-
-
-def draw(logits: torch.Tensor, order: Draw) -> Drawn | RowFailure:
-    """Sample one row's token. logits: float32 [vocab]."""
-    return draw_rows(logits[None], [order])[0]
-
-
-def everything() -> None:
-    """Return what a row without a grammar is allowed."""
-    return None
-
-
-def _row(logits: torch.Tensor, order: Draw, allowed: Allowed) -> Drawn | RowFailure:
-    """Sample one row. An error concerns only this row: the others of the step get their tokens."""
-    try:
-        token = _token(logits.numpy(), order, allowed())
-        return _scored(logits, token, order.sampling.logprobs)
-    except ROW_ERRORS as error:
-        asked = isinstance(error, (GrammarError, NoToken))
-        code = FailCode.UNSATISFIABLE if asked else FailCode.COMPUTE_FAILED
-        what = str(error) if asked else f"{type(error).__name__}: {error}"
-        return RowFailure(code, f"its token {order.index} cannot be drawn: {what}")
 
 
 def _token(values: NDArray[np.float32], order: Draw, allowed: NDArray[np.bool_] | None) -> int:
