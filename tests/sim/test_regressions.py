@@ -215,7 +215,20 @@ def test_a_request_is_not_acquitted_by_a_step_that_has_not_ended_its_worker():
 
 @pytest.mark.parametrize(
     "seed",
-    [*OF_CROWDS, 56542, 67484, 77429, 80083, 93003, 95205, 95319, 97122, 100014, 110509, 113577],
+    [
+        *OF_CROWDS,
+        56542,
+        67484,
+        77429,
+        80083,
+        93003,
+        95205,
+        95319,
+        97122,
+        100014,
+        110509,
+        113577,
+    ],
 )
 def test_checkers_are_not_misled(seed):
     """A request whose worker is ended by another request long after all has healed, and that waits
@@ -228,5 +241,13 @@ def test_checkers_are_not_misled(seed):
     one ends."""
     be_silent()
     tape = Tape(seed=seed)
-    draw = msgspec.structs.replace(draw_world(tape), older="")  # they are of one version, as then
+    # they are of one version and without drafts, as then
+    draw = msgspec.structs.replace(draw_world(tape), older="", drafts=False)
     World(tape, draw=draw).run()
+
+
+def test_a_loan_that_a_confused_worker_says_again_is_not_returned_to_its_lender():
+    """So nobody need be told of what differed in it."""
+    be_silent()
+    tape = Tape(seed=36081)
+    World(tape, draw=msgspec.structs.replace(draw_world(tape), drafts=False)).run()

@@ -59,13 +59,15 @@ class Loans:
             if (key := self._reads.get((worker, ballot.order))) is not None:
                 self._suspects.setdefault(key, set()).update(ballot.suspects)
 
-    def says(self, message: Said) -> None:
+    def says(self, to: Boot, message: Said) -> None:
         """A prefill leader sends a message. It must tell the lender of blocks that differ before it
-        returns the loan."""
+        returns the loan. (A loan that somebody else speaks of is returned, too.)"""
         match message:
             case Doubt(key=key, leg=leg, group=group, blocks=blocks):
                 self._suspects.get(key, set()).discard(Suspect(leg, group, blocks))
-            case Returned(key=key) if untold := self._suspects.pop(key, None):
+            case Returned(key=key) if to == self._tickets[key].decode and (
+                untold := self._suspects.pop(key, None)
+            ):
                 self._violate(
                     "lender_told",
                     f"the loan for {_short(key)} is returned, and nobody is "

@@ -295,8 +295,8 @@ class WorkerRun:
             match effect:
                 case Send(message=Offer(key=key, runs=runs)):
                     self.collective.offered(key, runs)
-                case Send(message=message):
-                    self.world.loans.says(message)
+                case Send(to=to, message=message):
+                    self.world.loans.says(to, message)
                 case Issue(plan=plan):
                     self.world.loans.ordered(self.boot, plan)
                 case _:
