@@ -1,0 +1,146 @@
+"""What a worker's machine can do, as figures that a simulation runs on: how long steps, reads and
+messages take, and what fits in memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from baton.core.errors import ConfigError
+from baton.core.work import Row
+
+ELEMENT_BYTES = 4  # the state of a token is a row of such elements
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a step takes: the sum of these, in microseconds.
+
+    Attributes:
+        step_us: for a step, whatever is in it
+        token_us: for each token of a prompt
+        pair_us: for each pair of such a token and a position up to it (attention)
+        row_us: for each answer of which the step generates a token
+        context_us: for each position of that answer's context
+    """
+
+    step_us: float
+    token_us: float
+    pair_us: float
+    row_us: float
+    context_us: float
+
+    def of(self, rows: Sequence[Row]) -> float:
+        """Return the microseconds of a step with these rows."""
+        us = self.step_us
+        for row in rows:
+            count, past = len(row.tokens), row.start + len(row.tokens)
+            asked = count - row.said
+            us += asked * (self.token_us + self.pair_us * (row.start + row.start + asked) / 2)
+            us += row.said * (self.row_us + self.context_us * (past - row.said + past) / 2)
+        return us
+
+    def generating(self, rows: Sequence[Row], steps: int) -> float:
+        """Return the microseconds of so many steps in succession, each of which generates a token
+        of every row's answer."""
+        return steps * self.of(rows) + self.context_us * len(rows) * steps * (steps - 1) / 2
+
+
+class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long it takes to hand state over.
+
+    Attributes:
+        bytes_per_s: what a worker sends at most, and what it receives at most
+        read_us: microseconds of a read beyond those of its bytes
+        message_us: microseconds from one process to another, of any message
+    """
+
+    bytes_per_s: float
+    read_us: float
+    message_us: float
+
+
+class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker's pool holds.
+
+    Attributes:
+        page_tokens: positions of a page
+        pages: pages of the pool
+        token_bytes: bytes of one position's state, a multiple of 4
+    """
+
+    page_tokens: int
+    pages: int
+    token_bytes: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("page_tokens", 1), ("pages", 1), ("token_bytes", ELEMENT_BYTES)):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} {value}: it must be at least {least}")
+        if self.token_bytes % ELEMENT_BYTES:
+            raise ValueError(f"token_bytes {self.token_bytes}: give a multiple of {ELEMENT_BYTES}")
+
+
+class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator sets for a worker.
+
+    Attributes:
+        step_tokens: tokens of one step (`--max-num-batched-tokens`)
+        max_rooms: requests that run at once (`--max-num-seqs`)
+    """
+
+    step_tokens: int
+    max_rooms: int
+
+
+class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well the times of a profile describe the steps that they were fitted to.
+
+    Attributes:
+        steps: how many steps were measured
+        median_error: median of |fitted - measured| / measured
+        worst_error: the largest of these
+    """
+
+    steps: int
+    median_error: float
+    worst_error: float
+
+
+class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One worker. `fit` is None for figures that were not measured."""
+
+    name: str
+    steps: StepTimes
+    wire: WireTimes
+    memory: WorkerMemory
+    limits: StepLimits
+    fit: dict[str, FitQuality] | None = None
+
+
+def read_profile(path: Path) -> MachineProfile:
+    """Return the profile that a file holds as JSON.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no profile
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MachineProfile)
+    except OSError as error:
+        raise ConfigError(f"--profile {path}: {error.strerror or error}") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"--profile {path}: {error}; 'baton plan measure --out FILE' writes one"
+        ) from error
+
+
+def write_profile(profile: MachineProfile, path: Path) -> None:
+    """Write a profile as JSON.
+
+    Raises:
+        ConfigError: the file cannot be written
+    """
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"--out {path}: {error.strerror or error}") from error

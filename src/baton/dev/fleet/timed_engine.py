@@ -1,0 +1,85 @@
+"""An engine that takes time instead of computing: batches end one after the other, and every token
+that it draws is the same."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from baton.core.messages import Drawn
+from baton.core.ids import TokenId
+from baton.core.work import Batch, BatchDone, RowDone
+from baton.dev.fleet.profile import StepTimes
+from baton.dev.fleet.virtual_clock import VirtualClock
+
+DRAWN = Drawn(TokenId(1), None, ())
+
+
+class TimedBatch(msgspec.Struct):
+    """A batch that is computed, or several in succession which differ only in what they have
+    generated before.
+
+    Attributes:
+        began: microseconds
+        steps: how many batches there are, 1 except where the caller says so
+        ends: when the last of them ends; a clock's call that comes earlier is void
+    """
+
+    batch: Batch
+    began: float
+    steps: int
+    ends: float
+
+
+class TimedEngine:
+    """Takes as long for each batch as the profile says."""
+
+    def __init__(
+        self, times: StepTimes, clock: VirtualClock, *, tell: Callable[[BatchDone, int], None]
+    ) -> None:
+        """tell: takes the end of a batch, and how many steps in succession that was"""
+        self._times, self._clock, self._tell = times, clock, tell
+        self._under_way: TimedBatch | None = None
+        self._ended_at = 0.0  # when the last batch ended
+        self.busy_us = 0.0
+        self.steps = self.turns = 0  # steps computed, and how many times their end was told
+
+    def compute(self, batch: Batch, *, steps: int) -> None:
+        """Compute a batch, so many times in succession unless `interrupt` ends that earlier."""
+        assert self._under_way is None, "a rank of one stage has one batch at a time"
+        now = float(self._clock.now)
+        if abs(now - self._ended_at) < 1:
+            now = self._ended_at  # the clock has whole microseconds, and steps would drift by them
+        us = self._times.of(batch.rows) if steps == 1 else self._times.generating(batch.rows, steps)
+        self._under_way = TimedBatch(batch, now, steps, now + us)
+        self._clock.at(now + us, self._ended, self._under_way, now + us)
+
+    def interrupt(self) -> None:
+        """Something happens that the next step may depend on: of several steps in succession the
+        one that is computed now becomes the last."""
+        batch = self._under_way
+        if batch is None or batch.steps == 1:
+            return
+        rows, passed = batch.batch.rows, self._clock.now - batch.began
+        low, high = 1, batch.steps  # the first number of steps that takes longer than has passed
+        while low < high:
+            middle = (low + high) // 2
+            if self._times.generating(rows, middle) > passed:
+                high = middle
+            else:
+                low = middle + 1
+        if low < batch.steps:
+            batch.steps, batch.ends = low, batch.began + self._times.generating(rows, low)
+            self._clock.at(batch.ends, self._ended, batch, batch.ends)
+
+    def _ended(self, batch: TimedBatch, ends: float) -> None:
+        if batch is not self._under_way or batch.ends != ends:
+            return
+        self._under_way, self._ended_at = None, ends
+        self.busy_us += ends - batch.began
+        self.steps += batch.steps
+        self.turns += 1
+        rows = tuple(
+            RowDone(row.key, DRAWN if row.draw is not None else None, {})
+            for row in batch.batch.rows
+        )
+        self._tell(BatchDone(batch.batch.seq, rows), batch.steps)
