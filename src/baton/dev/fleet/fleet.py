@@ -8,7 +8,7 @@ as they are shipped. Only computing and reading are modelled.
 Left out: everything that fails, and what the host does besides (docs/planning.md).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -37,20 +37,11 @@ SETTLE_US = 1_000_000  # until all workers are introduced to each other
 
 
 class FleetRequest(msgspec.Struct, frozen=True):
-    """What a fleet is asked. at_us: from the first request on; blocks: the tokens of the prompt, as
-    (token, how often), so that a long trace fits in memory."""
+    """What a fleet is asked. at_us: counted from the first request"""
 
     at_us: int
-    blocks: tuple[tuple[int, int], ...]
+    prompt: tuple[TokenId, ...]
     output_tokens: int
-
-    @property
-    def prompt(self) -> tuple[TokenId, ...]:
-        """The tokens of the prompt."""
-        tokens: list[int] = []
-        for token, count in self.blocks:
-            tokens += [token] * count
-        return tuple(map(TokenId, tokens))
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +75,8 @@ class Fleet:
         self._settings, self._message_us = settings, profile.wire.message_us
         self.front = Front(self.GATEWAY, settings.front)
         self._front_wakes_at: Micros | None = None
+        self._coming: Iterator[FleetRequest] | None = None  # requests that have not come yet
+        self._start = Micros(0)  # when the first of them came, or is to come
         self._open: dict[RequestId, ServedRequest] = {}
         self.served: list[ServedRequest] = []
         self.workers = {
@@ -104,20 +97,26 @@ class Fleet:
             worker.take(GatewayConnected(self.GATEWAY))
 
     def serve(self, requests: Iterable[FleetRequest]) -> list[ServedRequest]:
-        """Serve requests at their times, in order, until all have ended. Returns what became of
-        them, in the order in which they came."""
-        start, asked = self.clock.now + SETTLE_US, 0
-        for number, request in enumerate(requests):
-            self.clock.at(start + request.at_us, self._ask, RequestId(number), request)
-            asked += 1
-        while (self._open or len(self.served) < asked) and self.clock.advance():
+        """Serve requests at their times until all have ended; they come in the order of these, and
+        each is asked for when the one before has come. Returns what became of them, in order."""
+        self._coming, self._start = iter(requests), Micros(self.clock.now + SETTLE_US)
+        self._expect_next()
+        while (self._open or self._coming is not None) and self.clock.advance():
             pass
         return self.served
 
     # ---- requests -------------------------------------------------------------------------------
 
-    def _ask(self, number: RequestId, request: FleetRequest) -> None:
-        prompt = request.prompt
+    def _expect_next(self) -> None:
+        request = next(self._coming, None) if self._coming is not None else None
+        if request is None:
+            self._coming = None
+        else:
+            self.clock.at(self._start + request.at_us, self._ask, request)
+
+    def _ask(self, request: FleetRequest) -> None:
+        self._expect_next()
+        number, prompt = RequestId(len(self.served)), request.prompt
         served = ServedRequest(
             at=self.clock.now, prompt_tokens=len(prompt), asked=request.output_tokens
         )

@@ -18,6 +18,7 @@ from baton.core.agreement import Report
 from baton.core.effects import Dial, Effect, Issue, Send
 from baton.core.errors import Bug
 from baton.core.events import PeerConnected, RankReported, ReportDue, TimerDue
+from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
@@ -28,21 +29,25 @@ from baton.core.rank.rank_effects import (
     CancelRead,
     Compute,
     Connect,
+    Digest,
     Disconnect,
     RankEffect,
     Read,
 )
+from baton.core.rank.rows import pack
+from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings, RoomState
-from baton.core.work import Batch, BatchDone, Connected, ReadEnded, ReadOutcome
+from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
 from baton.dev.fleet.network import FleetNetwork
 from baton.dev.fleet.profile import ELEMENT_BYTES, MachineProfile
-from baton.dev.fleet.timed_engine import DRAWN, TimedEngine
+from baton.dev.fleet.timed_engine import DRAWN, TimedEngine, blank_sums
 from baton.dev.fleet.virtual_clock import VirtualClock
 
 KV = GroupName("full")
 FABRIC = "modelled"
 LONG_MS = 3_600_000  # nothing fails here, so nothing needs to be noticed soon
+
 
 class FleetWorker:
     """A worker in one role."""
@@ -160,6 +165,9 @@ class FleetWorker:
             case Connect():
                 after = self._clock.now + self._network.times.message_us
                 self._clock.at(after, self._from_world, Connected(effect.peer, ""))
+            case Digest():
+                done = DigestDone(effect.order.job, blank_sums(len(effect.order.slots)))
+                self._clock.at(self._clock.now, self._from_world, done)
             case CancelRead() | Disconnect():
                 pass  # a read that nobody wants any more goes on to its end
             case _:
@@ -193,22 +201,29 @@ class FleetWorker:
         """A batch has ended. Of several in succession, the tokens of all but the last are added to
         their rooms here, with the pages that these steps would have taken."""
         if steps > 1:
-            worker = self.leader.worker
+            rooms = self.leader.worker.rooms
             for row in done.rows:
-                room = worker.rooms.get(row.key)
+                room = rooms.get(row.key)
                 if room is not None and room.state is RoomState.RUNNING:
-                    room.generated.extend([DRAWN] * (steps - 1))
-                    assert worker.blocks.grow(room, room.position), "there were pages enough"
+                    self._generated(room, steps - 1)
         self._tell_rank(done)
         self._work()
 
+    def _generated(self, room: GeneratingRoom, tokens: int) -> None:
+        """An answer has so many tokens more, of which the core was not told one by one."""
+        first, block = room.position + 1, self._profile.memory.page_tokens
+        room.generated.extend([DRAWN] * tokens)
+        complete = (first + tokens) // block - first // block  # blocks, without the first step's
+        if complete and room.sums is not None:
+            sums = {KV: pack(blank_sums(complete))}
+            add_sums(room.sums, {Rank(0): sums}, self.leader.worker.placements)
+        assert self.leader.worker.blocks.grow(room, room.position), "there were pages enough"
+
 
 def manifest_of(boot: Boot, role: str, profile: MachineProfile) -> Manifest:
-    """Return what such a worker publishes. Blocks are not sealed, as nothing is damaged here."""
+    """Return what such a worker publishes."""
     memory = profile.memory
-    spec = StateSpec(
-        "kv", KV, (0,), ("k",), 1, memory.token_bytes // ELEMENT_BYTES, DType.F32
-    )
+    spec = StateSpec("kv", KV, (0,), ("k",), 1, memory.token_bytes // ELEMENT_BYTES, DType.F32)
     table = StateTable(1, memory.page_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
     nbytes = memory.pages * memory.page_tokens * memory.token_bytes
     rank = RankManifest(boot, 0, 0, 0, (PoolView(KV, memory.pages, nbytes),), {FABRIC: b""})
@@ -223,6 +238,6 @@ def manifest_of(boot: Boot, role: str, profile: MachineProfile) -> Manifest:
         tp=1,
         pp=1,
         max_model_len=memory.pages * memory.page_tokens,
-        seal=False,
+        seal=True,
         ranks=(rank,),
     )
