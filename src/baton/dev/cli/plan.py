@@ -1,0 +1,164 @@
+"""`baton plan`: how a number of workers is best divided into prefill and decode, if at all."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from baton.core.errors import ConfigError
+from baton.dev.cli import plan_options as opt
+from baton.dev.cli.bench_options import several
+
+if TYPE_CHECKING:
+    from baton.dev.planning.division import Division
+    from baton.dev.planning.plan import LoadResult, WorkerPlan
+
+DEFAULT, MIX_REQUESTS = "workers", 1_000
+PICTURES = (".png", ".svg")
+
+
+class PlanCommands(TyperGroup):
+    """The commands of `baton plan`; where none is named, `workers` is meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=PlanCommands,
+    help="Plan a service: how many prefill and decode workers, or none of either.",
+)
+
+
+@app.command(DEFAULT)
+def plan(
+    workers: opt.Workers,
+    slo: opt.Slo,
+    profile: opt.Profile,
+    trace: opt.Trace = None,
+    divisions: opt.Divisions = None,
+    prefix_caching: opt.PrefixCache = True,
+    routing_policy: opt.RoutingPolicy = "priced",
+    dataset_name: opt.DatasetName = None,
+    length_scale: opt.LengthScale = 1.0,
+    time_scale: opt.TimeScale = 1.0,
+    num_prompts: opt.NumPrompts = None,
+    random_input_len: opt.InputLen = None,
+    random_output_len: opt.OutputLen = "128",
+    random_range_ratio: opt.RangeRatio = 0.0,
+    request_rate: opt.RequestRate = None,
+    burstiness: opt.Burstiness = 1.0,
+    loads: opt.Loads = "1.0",
+    seeds: opt.Seeds = 3,
+    seed: opt.Seed = 0,
+    json_file: opt.JsonFile = None,
+    plot: opt.Plot = None,
+) -> None:
+    """Serve a workload with every division of N workers, on a virtual clock with the gateway, the
+    leaders and the ranks as they are shipped, and say which one meets the SLOs for most requests.
+    'baton plan TRACE' is short for 'baton plan workers TRACE'."""
+    from baton.core.gateway.request import FrontSettings
+    from baton.core.gateway.routing_policy import POLICIES
+    from baton.dev.bench.figures import parse_slos
+    from baton.dev.fleet.fleet import FleetSettings
+    from baton.dev.fleet.profile import read_profile
+    from baton.dev.planning.judging import MEASURES
+    from baton.dev.planning.plan import WorkerPlan
+    from baton.dev.planning.traffic import mix_of, read_trace
+
+    slos = parse_slos(slo, flag="--slo", measures=MEASURES)
+    if not slos:
+        raise ConfigError("--slo: give NAME:MILLISECONDS, e.g. ttft:500,tpot:50")
+    if routing_policy not in POLICIES:
+        raise ConfigError(f"--routing-policy {routing_policy}: there is {', '.join(POLICIES)}")
+    if plot is not None and plot.suffix not in PICTURES:
+        raise ConfigError(f"--plot {plot}: end its name with {' or '.join(PICTURES)}")
+    if trace is None:
+        mix = mix_of(
+            several("--random-input-len", random_input_len, int),
+            several("--random-output-len", random_output_len, int),
+            rate=request_rate,
+            count=num_prompts or MIX_REQUESTS,
+            burstiness=burstiness,
+            range_ratio=random_range_ratio,
+        )
+        traffic = [mix.rows(seed + n) for n in range(seeds)]
+    elif random_input_len is not None or request_rate is not None:
+        raise ConfigError(
+            f"{trace} has lengths and times of its own: leave out --random-input-len and "
+            "--request-rate, or the trace (--loads and --length-scale change it)"
+        )
+    else:
+        scales = {"length_scale": length_scale, "time_scale": time_scale}
+        traffic = [read_trace(trace, dataset_name, count=num_prompts, **scales)]
+    made = WorkerPlan(
+        read_profile(profile),
+        traffic,
+        FleetSettings(
+            front=FrontSettings(routing_policy=routing_policy), prefix_cache=prefix_caching
+        ),
+        slos=slos,
+        length_scale=length_scale,
+        seed=seed,
+    )
+    results = _run(made, _factors(loads), _tried(workers, divisions))
+    _report(results, made, slos, json_file, plot)
+
+
+def _factors(loads: str) -> list[float]:
+    factors = several("--loads", loads, float)
+    if low := [factor for factor in factors if not factor > 0]:
+        raise ConfigError(f"--loads {low[0]}: a factor must be above 0")
+    return factors
+
+
+def _tried(workers: int, texts: str | None) -> list["Division"]:
+    from baton.dev.planning.division import chosen_divisions, divisions
+
+    return divisions(workers) if texts is None else chosen_divisions(workers, texts.split(","))
+
+
+def _run(
+    made: "WorkerPlan", loads: Sequence[float], divisions: Sequence["Division"]
+) -> list["LoadResult"]:
+    """Make all runs, with a bar on standard error if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from baton.dev.planning.plan import LoadResult
+
+    console, results = Console(stderr=True), list[LoadResult]()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=len(loads) * len(divisions))
+        for news in made.judged(loads, divisions):
+            if isinstance(news, LoadResult):
+                results.append(news)
+            else:
+                bar.update(task, description=f"{news.division}, load {news.load:g}")
+                bar.advance(task)
+    return results
+
+
+def _report(
+    results: Sequence["LoadResult"],
+    made: "WorkerPlan",
+    slos: Mapping[str, float],
+    json_file: Path | None,
+    picture: Path | None,
+) -> None:
+    from baton.dev.bench.show import paper
+    from baton.dev.planning.show import draw, legend, load_table, plan_fields
+
+    for result in results:
+        paper().print(load_table(result, slos))
+    paper().print(legend(made))
+    if json_file is not None:
+        fields = plan_fields(results, slos, made.profile)
+        json_file.write_text(json.dumps(fields, indent=1) + "\n")
+    if picture is not None:
+        draw(results, slos, picture)
