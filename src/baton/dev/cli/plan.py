@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from baton.cli.models import TRIAL
 from baton.core.errors import ConfigError
 from baton.dev.cli import plan_options as opt
 from baton.dev.cli.bench_options import several
@@ -108,6 +109,49 @@ def plan(
     )
     results = _run(made, _factors(loads), _tried(workers, divisions))
     _report(results, made, slos, json_file, plot)
+
+
+@app.command("measure")
+def measure(
+    out: opt.Out,
+    model: opt.Model = TRIAL,
+    dtype: opt.Dtype = "auto",
+    threads: opt.Threads = None,
+    max_num_batched_tokens: opt.BatchedTokens = 512,
+    max_num_seqs: opt.NumSeqs = 128,
+    kv_memory: opt.KvMemory = "1GiB",
+    fabric: opt.FabricName = "shm",
+    message_us: opt.MessageUs = 200.0,
+    seconds: opt.Seconds = 45.0,
+) -> None:
+    """Time steps of the engine and reads of a fabric on this machine, and write what a worker can
+    do as a profile. The machine should do nothing else meanwhile."""
+    from baton.cli.compose_rank import SERVED, served_dtype
+    from baton.cli.models import ensure
+    from baton.dev.bench.show import paper
+    from baton.dev.fleet.profile import StepLimits, write_profile
+    from baton.dev.planning.show import fit_table
+    from baton.dev.profiling.measuring import ProfileOrder, measured_profile
+    from baton.engine.checkpoint import Checkpoint
+    from baton.ports.written import size
+    from baton.shell.threads import available_cores
+
+    path, count = ensure(model), threads or len(available_cores())
+    served = served_dtype(dtype, Checkpoint.open(path).config)
+    order = ProfileOrder(
+        name=f"{model} in {served}, {count} threads, {fabric}",
+        path=path,
+        dtype=SERVED[served],
+        threads=count,
+        limits=StepLimits(step_tokens=max_num_batched_tokens, max_rooms=max_num_seqs),
+        pool_bytes=size("--kv-memory", kv_memory),
+        fabric=fabric,
+        message_us=message_us,
+        seconds=seconds,
+    )
+    profile = measured_profile(order)
+    write_profile(profile, out)
+    paper().print(fit_table(profile))
 
 
 def _factors(loads: str) -> list[float]:

@@ -130,3 +130,28 @@ Plot = Annotated[
         rich_help_panel=RESULT,
     ),
 ]
+
+# ---- measure ------------------------------------------------------------------------------------
+
+Model = Annotated[str, typer.Option(help="What to serve: as MODEL of 'baton serve'.")]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Write the profile here.")]
+Dtype = Annotated[str, typer.Option(help="As that of a worker.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Compute threads of a worker.", show_default="the cores of this process"
+    ),
+]
+BatchedTokens = Annotated[
+    int, typer.Option("--max-num-batched-tokens", min=16, help="Tokens of one step at most.")
+]
+NumSeqs = Annotated[
+    int, typer.Option("--max-num-seqs", min=1, help="Requests that one worker runs at once.")
+]
+KvMemory = Annotated[str, typer.Option(metavar="SIZE", help="Pool of a worker, e.g. 4GiB.")]
+FabricName = Annotated[str, typer.Option("--fabric", help="Over which state is handed over.")]
+MessageUs = Annotated[
+    float,
+    typer.Option(min=0, help="Microseconds of a message between processes; not measured."),
+]
+Seconds = Annotated[float, typer.Option(min=1, help="For how long steps are timed.")]

@@ -94,21 +94,26 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How well the times of a profile describe the steps that they were fitted to.
+    """How well the times of a profile describe what was measured.
 
     Attributes:
-        steps: how many steps were measured
+        measured: how many different steps or reads
         median_error: median of |fitted - measured| / measured
         worst_error: the largest of these
     """
 
-    steps: int
+    measured: int
     median_error: float
     worst_error: float
 
 
 class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One worker. `fit` is None for figures that were not measured."""
+    """One worker.
+
+    Attributes:
+        fit: how well the times describe what was measured, by what that was; None for figures that
+            were not measured
+    """
 
     name: str
     steps: StepTimes

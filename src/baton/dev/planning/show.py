@@ -68,6 +68,20 @@ def legend(plan: WorkerPlan) -> str:
     )
 
 
+def fit_table(profile: MachineProfile) -> RenderableType:
+    """Return the times of a profile, and how well they describe what was measured."""
+    times = Table("time of", "figure", title=profile.name, title_justify="left")
+    for name, us in msgspec.structs.asdict(profile.steps).items():
+        times.add_row(name, f"{us:.4g}")
+    times.add_row("read_us", f"{profile.wire.read_us:.4g}")
+    times.add_row("bytes_per_s", f"{profile.wire.bytes_per_s:.4g}")
+    errors = Table("fit", "measured", "median error", "worst error")
+    for name, one in (profile.fit or {}).items():
+        shares = (f"{100 * share:.1f} %" for share in (one.median_error, one.worst_error))
+        errors.add_row(name, str(one.measured), *shares)
+    return Group(times, errors)
+
+
 def plan_fields(
     results: Sequence[LoadResult], slos: Mapping[str, float], profile: MachineProfile
 ) -> dict[str, object]:
