@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class PlanCommands(TyperGroup):
     """The commands of `baton plan`; where none is named, `workers` is meant."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Name the command, if it is not named, and parse the line."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
@@ -79,6 +81,11 @@ def plan(
         raise ConfigError(f"--routing-policy {routing_policy}: there is {', '.join(POLICIES)}")
     if plot is not None and plot.suffix not in PICTURES:
         raise ConfigError(f"--plot {plot}: end its name with {' or '.join(PICTURES)}")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise ConfigError(f"--plot {plot}: it needs matplotlib; pip install 'baton-llm[bench]'")
+    for flag, file in (("--json", json_file), ("--plot", plot)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{flag} {file}: no such directory")
     if trace is None:
         mix = mix_of(
             several("--random-input-len", random_input_len, int),
@@ -126,6 +133,7 @@ def measure(
 ) -> None:
     """Time steps of the engine and reads of a fabric on this machine, and write what a worker can
     do as a profile. The machine should do nothing else meanwhile."""
+    from baton.cli import logs
     from baton.cli.compose_rank import SERVED, served_dtype
     from baton.cli.models import ensure
     from baton.dev.bench.show import paper
@@ -136,6 +144,7 @@ def measure(
     from baton.ports.written import size
     from baton.shell.threads import available_cores
 
+    logs.configure("warning", "console")
     path, count = ensure(model), threads or len(available_cores())
     served = served_dtype(dtype, Checkpoint.open(path).config)
     order = ProfileOrder(

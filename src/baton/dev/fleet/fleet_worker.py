@@ -1,5 +1,5 @@
-"""One worker of a fleet: the leader and the rank as they are shipped, an engine that takes time, and
-what both ask of the world.
+"""One worker of a fleet: the leader and the rank as they are shipped, an engine that takes time,
+and what both ask of the world.
 
     message ──▶ Leader ──Issue(plan)──▶ RankCore ──Compute──▶ TimedEngine ──BatchDone──▶ RankCore ──Report──▶ Leader
                    └──Send──▶ the fleet          └──Read──▶ the fleet's network ──ReadEnded──▶ RankCore
@@ -35,7 +35,6 @@ from baton.core.rank.rank_effects import (
     Read,
 )
 from baton.core.rank.rows import pack
-from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings, RoomState
 from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
@@ -195,29 +194,31 @@ class FleetWorker:
         return steps if pages * len(batch.rows) <= self.leader.worker.ledger.free()[KV] else 1
 
     def _interrupt(self) -> None:
-        self.engine.interrupt()
+        interrupted = self.engine.interrupt()
+        if interrupted is not None:
+            self._generated(*interrupted)
 
-    def _computed(self, done: BatchDone, steps: int) -> None:
-        """A batch has ended. Of several in succession, the tokens of all but the last are added to
-        their rooms here, with the pages that these steps would have taken."""
-        if steps > 1:
-            rooms = self.leader.worker.rooms
-            for row in done.rows:
-                room = rooms.get(row.key)
-                if room is not None and room.state is RoomState.RUNNING:
-                    self._generated(room, steps - 1)
+    def _computed(self, done: BatchDone, batch: Batch, steps: int) -> None:
+        """A batch has ended, or several in succession."""
+        self._generated(batch, steps - 1)
         self._tell_rank(done)
         self._work()
 
-    def _generated(self, room: GeneratingRoom, tokens: int) -> None:
-        """An answer has so many tokens more, of which the core was not told one by one."""
-        first, block = room.position + 1, self._profile.memory.page_tokens
-        room.generated.extend([DRAWN] * tokens)
-        complete = (first + tokens) // block - first // block  # blocks, without the first step's
-        if complete and room.sums is not None:
-            sums = {KV: pack(blank_sums(complete))}
-            add_sums(room.sums, {Rank(0): sums}, self.leader.worker.placements)
-        assert self.leader.worker.blocks.grow(room, room.position), "there were pages enough"
+    def _generated(self, batch: Batch, steps: int) -> None:
+        """So many steps of a batch have ended that the core is not told of: the answers have their
+        tokens, with pages and sums, as if it had been."""
+        worker, block = self.leader.worker, self._profile.memory.page_tokens
+        for row in batch.rows if steps else ():
+            room = worker.rooms.get(row.key)
+            if room is None or room.state is not RoomState.RUNNING:
+                continue
+            first = room.position + 1
+            room.generated.extend([DRAWN] * steps)
+            complete = (first + steps) // block - first // block  # blocks, without the first step's
+            if complete and room.sums is not None:
+                sums = {KV: pack(blank_sums(complete))}
+                add_sums(room.sums, {Rank(0): sums}, worker.placements)
+            assert worker.blocks.grow(room, room.position), "there were pages enough"
 
 
 def manifest_of(boot: Boot, role: str, profile: MachineProfile) -> Manifest:

@@ -36,7 +36,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             count, past = len(row.tokens), row.start + len(row.tokens)
             asked = count - row.said
             us += asked * (self.token_us + self.pair_us * (row.start + row.start + asked) / 2)
-            us += row.said * (self.row_us + self.context_us * (past - row.said + past) / 2)
+            us += row.said * (self.row_us + self.context_us * (past + past - row.said + 1) / 2)
         return us
 
     def generating(self, rows: Sequence[Row], steps: int) -> float:

@@ -22,14 +22,14 @@ def blank_sums(blocks: int) -> NDArray[np.uint64]:
     return np.zeros((blocks, 1), dtype=np.uint64)
 
 
-class TimedBatch(msgspec.Struct):
+class TimedBatch(msgspec.Struct, frozen=True, eq=False):
     """A batch that is computed, or several in succession which differ only in what they have
     generated before.
 
     Attributes:
-        began: microseconds
-        steps: how many batches there are, 1 except where the caller says so
-        ends: when the last of them ends; a clock's call that comes earlier is void
+        began: when the first of them began, microseconds
+        steps: how many of them there are whose end was not told
+        ends: when the last of them ends
     """
 
     batch: Batch
@@ -42,9 +42,13 @@ class TimedEngine:
     """Takes as long for each batch as the profile says."""
 
     def __init__(
-        self, times: StepTimes, clock: VirtualClock, *, tell: Callable[[BatchDone, int], None]
+        self,
+        times: StepTimes,
+        clock: VirtualClock,
+        *,
+        tell: Callable[[BatchDone, Batch, int], None],
     ) -> None:
-        """tell: takes the end of a batch, and how many steps in succession that was"""
+        """tell: takes the end of a batch, the batch, and how many steps in succession it was"""
         self._times, self._clock, self._tell = times, clock, tell
         self._under_way: TimedBatch | None = None
         self._ended_at = 0.0  # when the last batch ended
@@ -59,31 +63,34 @@ class TimedEngine:
             now = self._ended_at  # the clock has whole microseconds, and steps would drift by them
         us = self._times.of(batch.rows) if steps == 1 else self._times.generating(batch.rows, steps)
         self._under_way = TimedBatch(batch, now, steps, now + us)
-        self._clock.at(now + us, self._ended, self._under_way, now + us)
+        self._clock.at(now + us, self._ended, self._under_way)
 
-    def interrupt(self) -> None:
-        """Something happens that the next step may depend on: of several steps in succession the
-        one that is computed now becomes the last."""
-        batch = self._under_way
-        if batch is None or batch.steps == 1:
-            return
-        rows, passed = batch.batch.rows, self._clock.now - batch.began
-        low, high = 1, batch.steps  # the first number of steps that takes longer than has passed
+    def interrupt(self) -> tuple[Batch, int] | None:
+        """Something happens that the next step may depend on: of several steps in succession, the
+        one that is computed now becomes the last. Returns the batch, and how many steps have ended
+        before that one; None if no steps in succession are under way."""
+        found = self._under_way
+        if found is None or found.steps == 1:
+            return None
+        rows, since = found.batch.rows, self._clock.now - found.began
+        low, high = 1, found.steps  # the first number of steps that takes longer than has passed
         while low < high:
             middle = (low + high) // 2
-            if self._times.generating(rows, middle) > passed:
+            if self._times.generating(rows, middle) > since:
                 high = middle
             else:
                 low = middle + 1
-        if low < batch.steps:
-            batch.steps, batch.ends = low, batch.began + self._times.generating(rows, low)
-            self._clock.at(batch.ends, self._ended, batch, batch.ends)
+        ends = found.began + self._times.generating(rows, low)
+        self._under_way = TimedBatch(found.batch, found.began, 1, ends)
+        self.steps += low - 1
+        self._clock.at(ends, self._ended, self._under_way)
+        return found.batch, low - 1
 
-    def _ended(self, batch: TimedBatch, ends: float) -> None:
-        if batch is not self._under_way or batch.ends != ends:
-            return
-        self._under_way, self._ended_at = None, ends
-        self.busy_us += ends - batch.began
+    def _ended(self, batch: TimedBatch) -> None:
+        if batch is not self._under_way:
+            return  # it was interrupted
+        self._under_way, self._ended_at = None, batch.ends
+        self.busy_us += batch.ends - batch.began
         self.steps += batch.steps
         self.turns += 1
         rows = tuple(
@@ -94,4 +101,4 @@ class TimedEngine:
             )
             for row in batch.batch.rows
         )
-        self._tell(BatchDone(batch.batch.seq, rows), batch.steps)
+        self._tell(BatchDone(batch.batch.seq, rows), batch.batch, batch.steps)

@@ -11,7 +11,7 @@ import numpy as np
 
 from baton.dev.fleet.served_request import ServedRequest
 from baton.dev.planning.division import Division
-from baton.dev.planning.resampling import DOUBT, Interval, Resampling
+from baton.dev.planning.resampling import DOUBT, Estimate, Resampling
 
 MEASURES = ("ttft", "tpot", "e2el")
 MARGIN = 0.01  # an advantage of a smaller share of requests is not worth two kinds of workers
@@ -34,12 +34,12 @@ class DivisionResult(msgspec.Struct, frozen=True, kw_only=True):
     division: Division
     requests: int
     failed: int
-    ttft_p50: Interval
-    ttft_p99: Interval
-    tpot_p50: Interval
-    tpot_p99: Interval
-    attained: Interval
-    goodput: Interval
+    ttft_p50: Estimate
+    ttft_p99: Estimate
+    tpot_p50: Estimate
+    tpot_p99: Estimate
+    attained: Estimate
+    goodput: Estimate
     busy: dict[str, float]
     handed_over: int
 
@@ -92,7 +92,7 @@ def result_of(one: ServedDivision, slos: Slos, drawn: Resampling, *, rate: float
         tpot_p50=drawn.percentile(by_name["tpot"], 0.5),
         tpot_p99=drawn.percentile(by_name["tpot"], 0.99),
         attained=attained,
-        goodput=Interval(attained.value * rate, attained.low * rate, attained.high * rate),
+        goodput=Estimate(attained.value * rate, attained.low * rate, attained.high * rate),
         busy=one.busy,
         handed_over=one.handed_over,
     )
@@ -121,7 +121,7 @@ class PlanVerdict(msgspec.Struct, frozen=True, kw_only=True):
     advice: Advice
     best: Division
     rival: Division | None
-    advantage: Interval
+    advantage: Estimate
     alike: tuple[Division, ...] = ()
 
 
@@ -130,7 +130,7 @@ def judge(divided: Sequence[ServedDivision], slos: Slos, drawn: Resampling) -> P
     unified, splits = divided[0].division, divided[1:]
     good = {d.division: [is_met(served, slos) for served in d.served] for d in divided}
     share = {division: sum(met) / len(met) for division, met in good.items()}
-    none = Interval(0.0, 0.0, 0.0)
+    none = Estimate(0.0, 0.0, 0.0)
     if not any(share.values()):
         return PlanVerdict(advice=Advice.NEITHER, best=unified, rival=None, advantage=none)
     if not splits:

@@ -121,8 +121,8 @@ class WorkerPlan:
 
 
 def coarse(profile: MachineProfile, traffic: Sequence[Sequence[TraceRow]]) -> MachineProfile:
-    """Return the profile with larger pages, as long as a page is a small part of a prompt and of the
-    pool: the time of a run goes by pages, and so little memory makes no difference."""
+    """Return the profile with larger pages, as long as a page is a small part of a prompt and of
+    the pool: the time of a run goes by pages, and so little memory makes no difference."""
     lengths = [row.input_tokens for rows in traffic for row in rows]
     memory = profile.memory
     most = min(

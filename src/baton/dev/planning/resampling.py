@@ -16,7 +16,7 @@ DRAWS, PERCENTILE_DRAWS = 4_000, 400
 DOUBT = 0.05  # intervals contain the true figure but for this part
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True):
     """A figure, and the bounds between which it lies as far as the requests tell."""
 
     value: float
@@ -42,21 +42,21 @@ class Resampling:
             dtype=np.float64,
         )
 
-    def share(self, met: Sequence[bool]) -> Interval:
+    def share(self, met: Sequence[bool]) -> Estimate:
         """Return the share of requests of which something is true."""
         return _interval(float(np.mean(met)), self._shares(met), DOUBT)
 
-    def difference(self, ours: Sequence[bool], theirs: Sequence[bool], *, doubt: float) -> Interval:
+    def difference(self, ours: Sequence[bool], theirs: Sequence[bool], *, doubt: float) -> Estimate:
         """Return by how much one share of the same requests is larger than another."""
         value = float(np.mean(ours) - np.mean(theirs))
         return _interval(value, self._shares(ours) - self._shares(theirs), doubt)
 
-    def percentile(self, values: NDArray[np.float64], share: float) -> Interval:
+    def percentile(self, values: NDArray[np.float64], share: float) -> Estimate:
         """Return the value that this share of requests does not exceed. values: float64 [count],
         NaN for requests that have none; all zero if none has"""
         there = ~np.isnan(values)
         if not there.any():
-            return Interval(0.0, 0.0, 0.0)
+            return Estimate(0.0, 0.0, 0.0)
         order = np.argsort(values[there], kind="stable")
         known, blocks = values[there][order], self._block[there][order]
         found = []
@@ -75,6 +75,6 @@ class Resampling:
         return shares
 
 
-def _interval(value: float, drawn: NDArray[np.float64], doubt: float) -> Interval:
+def _interval(value: float, drawn: NDArray[np.float64], doubt: float) -> Estimate:
     low, high = np.quantile(drawn, (doubt / 2, 1 - doubt / 2))
-    return Interval(value, float(low), float(high))
+    return Estimate(value, float(low), float(high))

@@ -11,7 +11,7 @@ from baton.dev.bench.show import limits
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.planning.judging import DivisionResult, sentence_of
 from baton.dev.planning.plan import LoadResult, WorkerPlan
-from baton.dev.planning.resampling import Interval
+from baton.dev.planning.resampling import Estimate
 
 HEADS = (
     *("division", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "within SLOs", "goodput"),
@@ -47,7 +47,7 @@ def _cells(one: DivisionResult) -> list[str]:
     ]
 
 
-def _shown(figure: Interval, digits: int, factor: float = 1.0) -> str:
+def _shown(figure: Estimate, digits: int, factor: float = 1.0) -> str:
     spread = factor * (figure.high - figure.low) / 2
     return f"{factor * figure.value:.{digits}f} ±{spread:.{digits}f}"
 
@@ -61,16 +61,17 @@ def legend(plan: WorkerPlan) -> str:
         fitted = f"fitted; median errors: {', '.join(errors)}"
     return (
         f"profile {profile.name} ({fitted}). {plan.requests} requests in {plan.runs} "
-        "runs of each division. "
+        f"run{'s' if plan.runs > 1 else ''} of each division. "
         "Milliseconds; goodput in requests a second that meet every SLO; ± is half of the 95 % "
         "interval, by a bootstrap over blocks of requests; the interval of a verdict is wider, for "
-        f"all splits that were tried. Pages of {memory.page_tokens} tokens, {memory.pages} a worker."
+        f"all splits that were tried. Pages of {memory.page_tokens} tokens, "
+        f"{memory.pages} in each worker."
     )
 
 
 def fit_table(profile: MachineProfile) -> RenderableType:
     """Return the times of a profile, and how well they describe what was measured."""
-    times = Table("time of", "figure", title=profile.name, title_justify="left")
+    times = Table("time of", "figure")
     for name, us in msgspec.structs.asdict(profile.steps).items():
         times.add_row(name, f"{us:.4g}")
     times.add_row("read_us", f"{profile.wire.read_us:.4g}")
@@ -79,7 +80,7 @@ def fit_table(profile: MachineProfile) -> RenderableType:
     for name, one in (profile.fit or {}).items():
         shares = (f"{100 * share:.1f} %" for share in (one.median_error, one.worst_error))
         errors.add_row(name, str(one.measured), *shares)
-    return Group(times, errors)
+    return Group(profile.name, times, errors)
 
 
 def plan_fields(
@@ -90,10 +91,7 @@ def plan_fields(
         "slos_ms": dict(slos),
         "profile": msgspec.to_builtins(profile),
         "loads": [
-            {
-                "verdict": sentence_of(result.verdict),
-                **msgspec.to_builtins(result),
-            }
+            {**msgspec.to_builtins(result), "sentence": sentence_of(result.verdict)}
             for result in results
         ],
     }

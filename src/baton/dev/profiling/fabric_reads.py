@@ -1,4 +1,5 @@
-"""Times reads of a fabric, from one pool of this process into another, as a decode rank makes them."""
+"""Times reads of a fabric, from one pool of this process into another, as a decode rank makes
+them."""
 
 import threading
 import time

@@ -1,0 +1,57 @@
+"""Profiles: their times, and their files."""
+
+import pytest
+from tests.fleet.build import profile
+
+from baton.core.errors import ConfigError
+from baton.core.ids import Epoch, Key, Room, TokenId
+from baton.core.work import Row
+from baton.dev.fleet.profile import WorkerMemory, read_profile, write_profile
+
+
+def answer(position: int) -> Row:
+    """The next token of an answer."""
+    key = Key(Room("0" * 32), Epoch(1))
+    return Row(key, position, (TokenId(1),), {}, {}, position + 1, None, said=1)
+
+
+def test_steps_in_succession_take_the_sum_of_single_ones():
+    steps = profile().steps
+    rows = [answer(10), answer(700)]
+    each = [steps.of([answer(10 + n), answer(700 + n)]) for n in range(9)]
+    assert steps.generating(rows, 9) == pytest.approx(sum(each))
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path):
+    write_profile(profile(), tmp_path / "p.json")
+    assert read_profile(tmp_path / "p.json") == profile()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, ["p.json", "No such file"]),
+        ("{", ["p.json", "baton plan measure"]),
+        ('{"name": "x"}', ["p.json", "steps"]),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(text, words, tmp_path):
+    file = tmp_path / "p.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read_profile(file)
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+def test_a_figure_out_of_range_is_refused(tmp_path):
+    file = tmp_path / "p.json"
+    write_profile(profile(), file)
+    file.write_text(file.read_text().replace('"pages": 4000', '"pages": 0'))
+    with pytest.raises(ConfigError, match="pages 0: it must be at least 1"):
+        read_profile(file)
+
+
+def test_state_is_made_of_whole_elements():
+    with pytest.raises(ValueError, match="multiple of 4"):
+        WorkerMemory(page_tokens=16, pages=1, token_bytes=6)
