@@ -63,13 +63,16 @@ def test_one_unified_request_takes_the_sum_of_its_parts():
     )
 
 
-def test_one_request_that_is_handed_over_takes_the_read_besides():
+def test_one_request_that_is_handed_over_takes_the_last_read_besides():
+    """All but the last chunk's state is read while that chunk is computed."""
     machine, (prompt, answer) = profile(), (1200, 50)
     fleet, (served,) = serve(split(1, 1), one(prompt, answer), machine)
-    ttft = MESSAGE_US + prompt_us(machine, 0, prompt) + MESSAGE_US
+    last = machine.last_chunk_tokens
+    chunks = [(0, prompt - last), (prompt - last, prompt)]
+    ttft = MESSAGE_US + sum(prompt_us(machine, a, b) for a, b in chunks) + MESSAGE_US
     assert served.ttft_us == pytest.approx(ttft, abs=1)
-    nbytes = prompt * machine.memory.token_bytes
-    assert fleet.network.nbytes == nbytes
+    assert fleet.network.nbytes == prompt * machine.memory.token_bytes
+    nbytes = last * machine.memory.token_bytes
     handoff = MESSAGE_US + 1e6 * nbytes / machine.wire.bytes_per_s + machine.wire.read_us
     after_first = handoff + generating_us(machine, prompt, answer)
     assert served.last - served.first == pytest.approx(after_first, abs=2)

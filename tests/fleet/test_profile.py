@@ -3,10 +3,11 @@
 import pytest
 from tests.fleet.build import profile
 
+from baton.cli import compose_worker
 from baton.core.errors import ConfigError
 from baton.core.ids import Epoch, Key, Room, TokenId
 from baton.core.work import Row
-from baton.dev.fleet.profile import WorkerMemory, read_profile, write_profile
+from baton.dev.fleet.profile import LAST_CHUNK_BYTES, WorkerMemory, read_profile, write_profile
 
 
 def answer(position: int) -> Row:
@@ -50,6 +51,11 @@ def test_a_figure_out_of_range_is_refused(tmp_path):
     file.write_text(file.read_text().replace('"pages": 4000', '"pages": 0'))
     with pytest.raises(ConfigError, match="pages 0: it must be at least 1"):
         read_profile(file)
+
+
+def test_the_last_chunk_of_a_prompt_is_that_of_a_worker():
+    assert profile().last_chunk_tokens == LAST_CHUNK_BYTES // profile().memory.token_bytes
+    assert LAST_CHUNK_BYTES == compose_worker.LAST_CHUNK_BYTES
 
 
 def test_state_is_made_of_whole_elements():

@@ -85,3 +85,4 @@ def test_pages_are_coarse_only_where_it_makes_no_difference():
     large = coarse(machine, [long]).memory
     assert (large.page_tokens, large.pages) == (512, 1250)
     assert coarse(profile(pages=300), [long]).memory.page_tokens == 16
+    assert coarse(profile(pages=40_000, step_tokens=512), [long]).memory.page_tokens == 128

@@ -73,7 +73,7 @@ class FleetWorker:
             name=f"{role}-{boot}",
             address=f"fleet://{boot}",
             step_tokens=profile.limits.step_tokens,
-            last_chunk_tokens=profile.limits.step_tokens,
+            last_chunk_tokens=profile.last_chunk_tokens,
             max_rooms=profile.limits.max_rooms,
             max_queue=1 << 20,
             stall_ms=LONG_MS,

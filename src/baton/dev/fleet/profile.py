@@ -9,6 +9,8 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.work import Row
 
+# state of a long prompt's last chunk, whose transfer is not overlapped; as a worker has it
+LAST_CHUNK_BYTES = 32 << 20
 ELEMENT_BYTES = 4  # the state of a token is a row of such elements
 
 
@@ -121,6 +123,11 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory: WorkerMemory
     limits: StepLimits
     fit: dict[str, FitQuality] | None = None
+
+    @property
+    def last_chunk_tokens(self) -> int:
+        """The tokens of a long prompt's last chunk."""
+        return max(self.memory.page_tokens, LAST_CHUNK_BYTES // self.memory.token_bytes)
 
 
 def read_profile(path: Path) -> MachineProfile:

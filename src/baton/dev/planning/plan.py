@@ -23,6 +23,7 @@ from baton.dev.planning.resampling import Resampling
 from baton.dev.planning.traffic import requests, span_s
 
 PAGES_OF_A_PROMPT = 16  # a page is at most such a part of the mean prompt,
+PAGES_OF_A_STEP = 4  # at most such a part of a step, and no more than a last chunk,
 MOST_PAGE_TOKENS = 512  # and at most so large,
 LEAST_PAGES = 256  # and a pool has at least so many
 
@@ -127,6 +128,8 @@ def coarse(profile: MachineProfile, traffic: Sequence[Sequence[TraceRow]]) -> Ma
     memory = profile.memory
     most = min(
         MOST_PAGE_TOKENS,
+        profile.limits.step_tokens / PAGES_OF_A_STEP,
+        profile.last_chunk_tokens,
         sum(lengths) / len(lengths) / PAGES_OF_A_PROMPT,
         memory.pages * memory.page_tokens / LEAST_PAGES,
     )
