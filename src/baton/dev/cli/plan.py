@@ -23,12 +23,14 @@ PICTURES = (".png", ".svg")
 
 
 class PlanCommands(TyperGroup):
-    """The commands of `baton plan`; where none is named, `workers` is meant."""
+    """The commands of `baton plan`; where none is named, `unnamed` is meant."""
+
+    unnamed = DEFAULT
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Name the command, if it is not named, and parse the line."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = [DEFAULT, *args]
+            args = [self.unnamed, *args]
         return super().parse_args(ctx, args)
 
 
