@@ -10,7 +10,7 @@ from baton.cli.main import run
 from baton.dev.fleet.profile import read_profile, write_profile
 
 MIX = ["--random-input-len", "300", "--random-output-len", "20", "--request-rate", "4"]
-SMALL = ["--num-prompts", "30", "--seeds", "2"]
+SMALL = ["--num-prompts", "30", "--seeds", "2", "--jobs", "1"]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_mix_is_planned_and_its_figures_written(machine, tmp_path, capsys):
     said = " ".join(said.split())
     assert all(load["sentence"] in said for load in written["loads"])
     assert {load["verdict"]["advice"] for load in written["loads"]} <= {"split", "unified", "noise"}
-    assert run(plan(machine, *flags, workers="3")) == 0
+    assert run(plan(machine, *flags, "--jobs", "2", workers="3")) == 0
     assert json.loads(file.read_text()) == written
 
 
@@ -81,9 +81,9 @@ def test_a_trace_is_planned_by_the_short_and_the_long_name(machine, tmp_path, ca
     ]
     trace = tmp_path / "t.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(plan(machine, str(trace))) == 0
+    assert run(plan(machine, str(trace), "--jobs", "1")) == 0
     short = capsys.readouterr().out
-    assert run(["plan", "workers", *plan(machine, str(trace))[1:]]) == 0
+    assert run(["plan", "workers", *plan(machine, str(trace), "--jobs", "1")[1:]]) == 0
     assert capsys.readouterr().out == short
     assert "30 requests in 1 run" in short
 

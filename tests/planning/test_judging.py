@@ -33,7 +33,7 @@ def divided(division: Division, met: list[bool]) -> ServedDivision:
     """What a division made of requests, of which these met the SLOs."""
     return ServedDivision(
         division=division,
-        served=[served(ttft_ms=50 if good else 500) for good in met],
+        served=tuple(served(ttft_ms=50 if good else 500) for good in met),
         busy={},
         handed_over=0,
     )
@@ -112,7 +112,7 @@ def test_one_worker_cannot_be_split():
 
 def test_figures_are_of_answers_and_shares_of_all_requests():
     runs = [served(ttft_ms=t) for t in range(1, 100)] + [served(failure="refused")]
-    one = ServedDivision(division=UNIFIED, served=runs, busy={}, handed_over=0)
+    one = ServedDivision(division=UNIFIED, served=tuple(runs), busy={}, handed_over=0)
     result = result_of(one, {"ttft": 50.0}, Resampling(100, 0), rate=10.0)
     assert (result.requests, result.failed) == (100, 1)
     assert (result.ttft_p50.value, result.ttft_p99.value) == (50.0, 99.0)

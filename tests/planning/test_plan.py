@@ -5,15 +5,15 @@ from tests.fleet.build import profile
 
 from baton.dev.fleet.fleet import FleetSettings
 from baton.dev.planning.division import Division, divisions
-from baton.dev.planning.judging import Advice
-from baton.dev.planning.plan import DividedRun, LoadResult, WorkerPlan, coarse
+from baton.dev.planning.judging import Advice, ServedDivision
+from baton.dev.planning.plan import LoadResult, coarse, judged, planned_load
 from baton.dev.planning.traffic import mix_of
 
 
 def planned(machine, slos, *, inputs, outputs, rate, count=150, workers=2, loads=(1.0,)):
     mix = mix_of(inputs, outputs, rate=rate, count=count, burstiness=1.0, range_ratio=0.2)
-    plan = WorkerPlan(machine, [mix.rows(0), mix.rows(1)], FleetSettings(), slos=slos)
-    return list(plan.judged(loads, divisions(workers)))
+    planned = planned_load(machine, [mix.rows(0), mix.rows(1)], FleetSettings())
+    return list(judged(planned, loads, divisions(workers), slos))
 
 
 def verdict_of(news):
@@ -59,7 +59,7 @@ def test_one_seed_gives_one_plan_and_each_load_its_result():
 
     news = once()
     assert news == once()
-    assert [type(one) for one in news] == ([DividedRun] * 3 + [LoadResult]) * 2
+    assert [type(one) for one in news] == ([ServedDivision] * 3 + [LoadResult]) * 2
     low, high = (one for one in news if isinstance(one, LoadResult))
     assert high.rate == pytest.approx(4 * low.rate)
     assert [d.division for d in low.divisions] == divisions(3)

@@ -16,7 +16,7 @@ from baton.dev.cli.bench_options import several
 
 if TYPE_CHECKING:
     from baton.dev.planning.division import Division
-    from baton.dev.planning.plan import LoadResult, WorkerPlan
+    from baton.dev.planning.plan import LoadResult, PlannedLoad
 
 DEFAULT, MIX_REQUESTS = "workers", 1_000
 PICTURES = (".png", ".svg")
@@ -61,6 +61,7 @@ def plan(
     loads: opt.Loads = "1.0",
     seeds: opt.Seeds = 3,
     seed: opt.Seed = 0,
+    jobs: opt.Jobs = None,
     json_file: opt.JsonFile = None,
     plot: opt.Plot = None,
 ) -> None:
@@ -73,8 +74,9 @@ def plan(
     from baton.dev.fleet.fleet import FleetSettings
     from baton.dev.fleet.profile import read_profile
     from baton.dev.planning.judging import MEASURES
-    from baton.dev.planning.plan import WorkerPlan
+    from baton.dev.planning.plan import planned_load
     from baton.dev.planning.traffic import mix_of, read_trace
+    from baton.shell.threads import available_cores
 
     slos = parse_slos(slo, flag="--slo", measures=MEASURES)
     if not slos:
@@ -106,18 +108,17 @@ def plan(
     else:
         scales = {"length_scale": length_scale, "time_scale": time_scale}
         traffic = [read_trace(trace, dataset_name, count=num_prompts, **scales)]
-    made = WorkerPlan(
+    planned = planned_load(
         read_profile(profile),
         traffic,
         FleetSettings(
             front=FrontSettings(routing_policy=routing_policy), prefix_cache=prefix_caching
         ),
-        slos=slos,
         length_scale=length_scale,
-        seed=seed,
     )
-    results = _run(made, _factors(loads), _tried(workers, divisions))
-    _report(results, made, slos, json_file, plot)
+    runs = _factors(loads), _tried(workers, divisions)
+    results = _run(planned, *runs, slos, seed=seed, jobs=jobs or len(available_cores()))
+    _report(results, planned, slos, json_file, plot)
 
 
 @app.command("measure")
@@ -179,29 +180,36 @@ def _tried(workers: int, texts: str | None) -> list["Division"]:
 
 
 def _run(
-    made: "WorkerPlan", loads: Sequence[float], divisions: Sequence["Division"]
+    planned: "PlannedLoad",
+    loads: Sequence[float],
+    divisions: Sequence["Division"],
+    slos: Mapping[str, float],
+    *,
+    seed: int,
+    jobs: int,
 ) -> list["LoadResult"]:
     """Make all runs, with a bar on standard error if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from baton.dev.planning.plan import LoadResult
+    from baton.dev.cli.plan_runner import in_processes
+    from baton.dev.planning.plan import LoadResult, judged, one_by_one
 
     console, results = Console(stderr=True), list[LoadResult]()
+    each = one_by_one if jobs == 1 else in_processes(jobs)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=len(loads) * len(divisions))
-        for news in made.judged(loads, divisions):
+        task = bar.add_task("runs", total=len(loads) * len(divisions))
+        for news in judged(planned, loads, divisions, slos, seed=seed, each=each):
             if isinstance(news, LoadResult):
                 results.append(news)
             else:
-                bar.update(task, description=f"{news.division}, load {news.load:g}")
                 bar.advance(task)
     return results
 
 
 def _report(
     results: Sequence["LoadResult"],
-    made: "WorkerPlan",
+    planned: "PlannedLoad",
     slos: Mapping[str, float],
     json_file: Path | None,
     picture: Path | None,
@@ -211,9 +219,9 @@ def _report(
 
     for result in results:
         paper().print(load_table(result, slos))
-    paper().print(legend(made))
+    paper().print(legend(planned))
     if json_file is not None:
-        fields = plan_fields(results, slos, made.profile)
+        fields = plan_fields(results, slos, planned.profile)
         json_file.write_text(json.dumps(fields, indent=1) + "\n")
     if picture is not None:
         draw(results, slos, picture)

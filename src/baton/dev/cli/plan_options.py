@@ -118,6 +118,15 @@ Seeds = Annotated[
 Seed = Annotated[
     int, typer.Option(help="Of lengths, arrivals and intervals.", rich_help_panel=WORK)
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes that make runs.",
+        show_default="the cores of this process",
+        rich_help_panel=RESULT,
+    ),
+]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write all figures here.", rich_help_panel=RESULT),

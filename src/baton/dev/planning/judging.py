@@ -66,7 +66,7 @@ class ServedDivision(msgspec.Struct, frozen=True, kw_only=True):
     other."""
 
     division: Division
-    served: Sequence[ServedRequest]
+    served: tuple[ServedRequest, ...]
     busy: dict[str, float]
     handed_over: int
 

@@ -1,15 +1,15 @@
 """Serves the same requests with every division of the workers, under every load."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
-from baton.core.gateway.request import DECODE, PREFILL, UNIFIED
 from baton.dev.bench.workload import TraceRow
 from baton.dev.fleet.fleet import Fleet, FleetSettings
 from baton.dev.fleet.profile import MachineProfile, WorkerMemory
+from baton.dev.fleet.served_request import ServedRequest
 from baton.dev.planning.division import Division
 from baton.dev.planning.judging import (
     DivisionResult,
@@ -48,76 +48,100 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: PlanVerdict
 
 
-class WorkerPlan:
-    """The runs of a plan, and what has come of them."""
+class PlannedLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What every division is asked, and how.
 
-    def __init__(
-        self,
-        profile: MachineProfile,
-        traffic: Sequence[Sequence[TraceRow]],
-        settings: FleetSettings,
-        *,
-        slos: Slos,
-        length_scale: float = 1.0,
-        seed: int = 0,
-    ) -> None:
-        """traffic: one trace, or a mix drawn from several seeds
-        length_scale: of the traces, which their lengths have already"""
-        self.profile = coarse(profile, traffic)
-        self._traffic, self._settings = traffic, settings
-        self._slos, self._length_scale, self._seed = slos, length_scale, seed
+    Attributes:
+        traffic: one trace, or a mix drawn from several seeds
+        length_scale: of the traces, which their lengths have already
+    """
+
+    profile: MachineProfile
+    traffic: tuple[tuple[TraceRow, ...], ...]
+    settings: FleetSettings
+    length_scale: float = 1.0
 
     @property
     def requests(self) -> int:
         """The requests that each division serves."""
-        return sum(len(rows) for rows in self._traffic)
+        return sum(len(rows) for rows in self.traffic)
 
     @property
-    def runs(self) -> int:
-        """The runs in which each division does so."""
-        return len(self._traffic)
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / max(1e-9, sum(span_s(rows) for rows in self.traffic))
 
-    def judged(
-        self, loads: Sequence[float], divisions: Sequence[Division]
-    ) -> Iterator[DividedRun | LoadResult]:
-        """Make all runs. Yields each before it is made, and the result of each load after its last
-        one."""
-        drawn = Resampling(self.requests, self._seed)
-        rate = self.requests / max(1e-9, sum(span_s(rows) for rows in self._traffic))
-        for load in loads:
-            divided = []
-            for division in divisions:
-                yield DividedRun(load, division)
-                divided.append(self._serve(division, load))
-            yield LoadResult(
-                load=load,
-                rate=rate * load,
-                divisions=tuple(
-                    result_of(one, self._slos, drawn, rate=rate * load) for one in divided
-                ),
-                verdict=judge(divided, self._slos, drawn),
-            )
-
-    def _serve(self, division: Division, load: float) -> ServedDivision:
-        served, handed_over, elapsed = [], 0, 0
-        busy = dict.fromkeys((PREFILL, DECODE, UNIFIED), 0.0)
-        for rows in self._traffic:
+    def serve(self, run: DividedRun) -> ServedDivision:
+        """Make one run: serve all of the traffic with a division."""
+        division, served, handed_over, elapsed = run.division, list[ServedRequest](), 0, 0
+        busy = dict.fromkeys(dict.fromkeys(division.roles), 0.0)
+        for rows in self.traffic:
             with _without_collection():
-                fleet = Fleet(division.roles, self.profile, self._settings)
-                served += fleet.serve(requests(rows, length_scale=self._length_scale, load=load))
+                fleet = Fleet(division.roles, self.profile, self.settings)
+                asked = requests(rows, length_scale=self.length_scale, load=run.load)
+                served += fleet.serve(asked)
             handed_over += fleet.network.nbytes
             elapsed += fleet.clock.now
             for worker in fleet.workers.values():
                 busy[worker.role] += worker.engine.busy_us
         return ServedDivision(
             division=division,
-            served=served,
-            busy={
-                role: us / (elapsed * division.roles.count(role))
-                for role, us in busy.items()
-                if role in division.roles
-            },
+            served=tuple(served),
+            busy={r: us / (elapsed * division.roles.count(r)) for r, us in busy.items()},
             handed_over=handed_over,
+        )
+
+
+def planned_load(
+    profile: MachineProfile,
+    traffic: Sequence[Sequence[TraceRow]],
+    settings: FleetSettings,
+    *,
+    length_scale: float = 1.0,
+) -> PlannedLoad:
+    """Return a load for workers of this profile, with pages as large as the load allows."""
+    return PlannedLoad(
+        profile=coarse(profile, traffic),
+        traffic=tuple(map(tuple, traffic)),
+        settings=settings,
+        length_scale=length_scale,
+    )
+
+
+Each = Callable[[PlannedLoad, Sequence[DividedRun]], Iterator[ServedDivision]]
+
+
+def one_by_one(planned: PlannedLoad, runs: Sequence[DividedRun]) -> Iterator[ServedDivision]:
+    """Make runs in this process."""
+    return map(planned.serve, runs)
+
+
+def judged(
+    planned: PlannedLoad,
+    loads: Sequence[float],
+    divisions: Sequence[Division],
+    slos: Slos,
+    *,
+    seed: int = 0,
+    each: Each = one_by_one,
+) -> Iterator[ServedDivision | LoadResult]:
+    """Make all runs. Yields what came of each, and after the last one of a load its result.
+
+    each: makes runs, and returns what came of them in their order
+    """
+    drawn = Resampling(planned.requests, seed)
+    done = each(planned, [DividedRun(load, division) for load in loads for division in divisions])
+    for load in loads:
+        divided = []
+        for _ in divisions:
+            divided.append(next(done))
+            yield divided[-1]
+        rate = planned.rate * load
+        yield LoadResult(
+            load=load,
+            rate=rate,
+            divisions=tuple(result_of(one, slos, drawn, rate=rate) for one in divided),
+            verdict=judge(divided, slos, drawn),
         )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from baton.dev.bench.show import limits
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.planning.judging import DivisionResult, sentence_of
-from baton.dev.planning.plan import LoadResult, WorkerPlan
+from baton.dev.planning.plan import LoadResult, PlannedLoad
 from baton.dev.planning.resampling import Estimate
 
 HEADS = (
@@ -52,16 +52,16 @@ def _shown(figure: Estimate, digits: int, factor: float = 1.0) -> str:
     return f"{factor * figure.value:.{digits}f} ±{spread:.{digits}f}"
 
 
-def legend(plan: WorkerPlan) -> str:
+def legend(plan: PlannedLoad) -> str:
     """Return what the figures of the tables are."""
-    profile, memory = plan.profile, plan.profile.memory
+    profile, memory, runs = plan.profile, plan.profile.memory, len(plan.traffic)
     fitted = "stated, not measured"
     if profile.fit is not None:
         errors = (f"{n} {100 * q.median_error:.1f} %" for n, q in profile.fit.items())
         fitted = f"fitted; median errors: {', '.join(errors)}"
     return (
-        f"profile {profile.name} ({fitted}). {plan.requests} requests in {plan.runs} "
-        f"run{'s' if plan.runs > 1 else ''} of each division. "
+        f"profile {profile.name} ({fitted}). {plan.requests} requests in {runs} "
+        f"run{'s' if runs > 1 else ''} of each division. "
         "Milliseconds; goodput in requests a second that meet every SLO; ± is half of the 95 % "
         "interval, by a bootstrap over blocks of requests; the interval of a verdict is wider, for "
         f"all splits that were tried. Pages of {memory.page_tokens} tokens, "
