@@ -83,13 +83,7 @@ def plan(
         raise ConfigError("--slo: give NAME:MILLISECONDS, e.g. ttft:500,tpot:50")
     if routing_policy not in POLICIES:
         raise ConfigError(f"--routing-policy {routing_policy}: there is {', '.join(POLICIES)}")
-    if plot is not None and plot.suffix not in PICTURES:
-        raise ConfigError(f"--plot {plot}: end its name with {' or '.join(PICTURES)}")
-    if plot is not None and find_spec("matplotlib") is None:
-        raise ConfigError(f"--plot {plot}: it needs matplotlib; pip install 'baton-llm[bench]'")
-    for flag, file in (("--json", json_file), ("--plot", plot)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"{flag} {file}: no such directory")
+    _require_writable(json_file, plot)
     if trace is None:
         mix = mix_of(
             several("--random-input-len", random_input_len, int),
@@ -164,6 +158,21 @@ def measure(
     profile = measured_profile(order)
     write_profile(profile, out)
     paper().print(fit_table(profile))
+
+
+def _require_writable(json_file: Path | None, picture: Path | None) -> None:
+    """Check what is written at the end before anything is computed.
+
+    Raises:
+        ConfigError: a file cannot be written
+    """
+    if picture is not None and picture.suffix not in PICTURES:
+        raise ConfigError(f"--plot {picture}: end its name with {' or '.join(PICTURES)}")
+    if picture is not None and find_spec("matplotlib") is None:
+        raise ConfigError(f"--plot {picture}: it needs matplotlib; pip install 'baton-llm[bench]'")
+    for flag, file in (("--json", json_file), ("--plot", picture)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{flag} {file}: no such directory")
 
 
 def _factors(loads: str) -> list[float]:

@@ -12,12 +12,18 @@ computed then (`steps_ahead`).
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from baton.core.agreement import Report
 from baton.core.effects import Dial, Effect, Issue, Send
 from baton.core.errors import Bug
-from baton.core.events import PeerConnected, RankReported, ReportDue, TimerDue
+from baton.core.events import (
+    LeaderEvent,
+    PeerConnected,
+    RankEvent,
+    RankReported,
+    ReportDue,
+    TimerDue,
+)
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
@@ -86,23 +92,19 @@ class FleetWorker:
             rank=Rank(0), boot=boot, placements=[manifest.placement(0)], seal=manifest.seal
         )
         self.engine = TimedEngine(profile.steps, clock, tell=self._computed)
-        self._inbox: deque[Any] = deque()  # events of the leader and of the rank, in order
-        self._busy = False
+        self._inbox: deque[LeaderEvent] = deque()
         self._wakes_at: Micros | None = None
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def take(self, event: Any) -> None:
-        """Take an event of the leader: what the engine computes in succession ends."""
+    def take(self, event: LeaderEvent) -> None:
+        """Take an event of the leader."""
         self._interrupt()
         self._inbox.append(event)
         self._work()
 
     def _work(self) -> None:
         """Let leader and rank handle what has come, until both are at rest."""
-        if self._busy:
-            return
-        self._busy = True
         clock, inbox, leader = self._clock, self._inbox, self.leader
         while True:
             while inbox:
@@ -114,7 +116,6 @@ class FleetWorker:
             for report in reports:
                 assert isinstance(report, Report), "a rank that is asked for a report makes one"
                 inbox.append(RankReported(report))
-        self._busy = False
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -126,7 +127,11 @@ class FleetWorker:
     def _timer(self, wake: Micros) -> None:
         if self._wakes_at == wake:
             self._wakes_at = None
-            self.take(TimerDue())
+            due = self.leader.next_wake()
+            if due is not None and due <= self._clock.now:
+                self.take(TimerDue())
+            else:
+                self._set_timer()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -142,11 +147,11 @@ class FleetWorker:
 
     # ---- rank -----------------------------------------------------------------------------------
 
-    def _tell_rank(self, event: Any) -> None:
+    def _tell_rank(self, event: RankEvent) -> None:
         for effect in self.rank.step(event, self._clock.now):
             self._perform_of_rank(effect)
 
-    def _from_world(self, event: Any) -> None:
+    def _take_of_rank(self, event: RankEvent) -> None:
         self._interrupt()
         self._tell_rank(event)
         self._work()
@@ -160,13 +165,13 @@ class FleetWorker:
                     effect.peer.worker, self.boot, effect.nbytes, self._clock.now
                 )
                 end = ReadEnded(effect.handle, ReadOutcome.OK, "")
-                self._clock.at(ends, self._from_world, end)
+                self._clock.at(ends, self._take_of_rank, end)
             case Connect():
                 after = self._clock.now + self._network.times.message_us
-                self._clock.at(after, self._from_world, Connected(effect.peer, ""))
+                self._clock.at(after, self._take_of_rank, Connected(effect.peer, ""))
             case Digest():
                 done = DigestDone(effect.order.job, blank_sums(len(effect.order.slots)))
-                self._clock.at(self._clock.now, self._from_world, done)
+                self._clock.at(self._clock.now, self._take_of_rank, done)
             case CancelRead() | Disconnect():
                 pass  # a read that nobody wants any more goes on to its end
             case _:
