@@ -88,6 +88,14 @@ def test_a_trace_is_planned_by_the_short_and_the_long_name(machine, tmp_path, ca
     assert "30 requests in 1 run" in short
 
 
+def test_why_nothing_is_answered_is_said(tmp_path, capsys):
+    write_profile(profile(pages=10), tmp_path / "small.json")
+    assert run(plan(str(tmp_path / "small.json"), *MIX, *SMALL)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 unified: 60 failed, the first because" in said
+    assert "No verdict: no request meets the SLOs in any division" in said
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_plan_is_drawn(ending, machine, tmp_path):
     pytest.importorskip("matplotlib")

@@ -114,7 +114,7 @@ def test_figures_are_of_answers_and_shares_of_all_requests():
     runs = [served(ttft_ms=t) for t in range(1, 100)] + [served(failure="refused")]
     one = ServedDivision(division=UNIFIED, served=tuple(runs), busy={}, handed_over=0)
     result = result_of(one, {"ttft": 50.0}, Resampling(100, 0), rate=10.0)
-    assert (result.requests, result.failed) == (100, 1)
+    assert (result.requests, result.failed, result.why) == (100, 1, "refused")
     assert (result.ttft_p50.value, result.ttft_p99.value) == (50.0, 99.0)
     assert result.attained.value == 0.5
     assert result.goodput.value == pytest.approx(5.0)

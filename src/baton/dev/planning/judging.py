@@ -26,6 +26,7 @@ class DivisionResult(msgspec.Struct, frozen=True, kw_only=True):
         attained: the share of all requests that met every SLO
         goodput: such requests a second
         failed: requests that were refused or not answered to their end
+        why: what was said to the first of these; empty if there is none
         busy: the share of time for which prefill workers (or unified ones), and decode workers,
             computed
         handed_over: bytes
@@ -34,6 +35,7 @@ class DivisionResult(msgspec.Struct, frozen=True, kw_only=True):
     division: Division
     requests: int
     failed: int
+    why: str
     ttft_p50: Estimate
     ttft_p99: Estimate
     tpot_p50: Estimate
@@ -87,6 +89,7 @@ def result_of(one: ServedDivision, slos: Slos, drawn: Resampling, *, rate: float
         division=one.division,
         requests=len(one.served),
         failed=sum(found is None for found in times),
+        why=next((served.failure for served in one.served if served.failure), ""),
         ttft_p50=drawn.percentile(by_name["ttft"], 0.5),
         ttft_p99=drawn.percentile(by_name["ttft"], 0.99),
         tpot_p50=drawn.percentile(by_name["tpot"], 0.5),

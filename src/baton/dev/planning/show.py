@@ -28,7 +28,12 @@ def load_table(result: LoadResult, slos: Mapping[str, float]) -> RenderableType:
     for one in result.divisions:
         best = one.division == result.verdict.best
         table.add_row(*_cells(one), style="bold" if best else None)
-    return Group(table, sentence_of(result.verdict), "")
+    refused = [
+        f"{one.division}: {one.failed} failed, the first because {one.why}"
+        for one in result.divisions
+        if one.why
+    ]
+    return Group(table, *refused, sentence_of(result.verdict), "")
 
 
 def _cells(one: DivisionResult) -> list[str]:
