@@ -27,6 +27,8 @@ def plan(machine, *flags, workers="2", slo="ttft:500,tpot:50"):
     ("changes", "flags", "words"),
     [
         ({"workers": "0"}, MIX, ["--workers 0", "at least 1"]),
+        ({"workers": "2;3"}, MIX, ["--workers 2;3", "commas"]),
+        ({"workers": "2,3"}, [*MIX, "--divisions", "1:1"], ["--divisions 1:1", "one number"]),
         ({"slo": "ttft500"}, MIX, ["--slo ttft500", "NAME:MILLISECONDS", "tpot"]),
         ({"slo": "ttft:fast"}, MIX, ["--slo ttft:fast", "milliseconds"]),
         ({"slo": "stall:5"}, MIX, ["--slo stall:5", "ttft, tpot, e2el"]),

@@ -68,7 +68,7 @@ def test_a_split_that_is_better_is_recommended_with_those_like_it():
     verdict = judge(runs, SLOS, Resampling(600, 0))
     assert (verdict.advice, verdict.best, verdict.alike) == (Advice.SPLIT, SPLIT, (OTHER,))
     assert 0.2 < verdict.advantage.low < 0.3 < verdict.advantage.high < 0.4
-    assert "Disaggregate: 1 prefill and 3 decode workers" in sentence_of(verdict)
+    assert "Disaggregate: 1p:3d, 1 prefill and 3 decode" in sentence_of(verdict)
     assert "2p:2d" in sentence_of(verdict)
 
 

@@ -6,14 +6,21 @@ from tests.fleet.build import profile
 from baton.dev.fleet.fleet import FleetSettings
 from baton.dev.planning.division import Division, divisions
 from baton.dev.planning.judging import Advice, ServedDivision
-from baton.dev.planning.plan import LoadResult, coarse, judged, planned_load
+from baton.dev.planning.plan import (
+    LoadResult,
+    coarse,
+    fewest_workers,
+    judged,
+    planned_load,
+)
+from baton.dev.planning.show import enough
 from baton.dev.planning.traffic import mix_of
 
 
-def planned(machine, slos, *, inputs, outputs, rate, count=150, workers=2, loads=(1.0,)):
+def planned(machine, slos, *, inputs, outputs, rate, count=150, workers=(2,), loads=(1.0,)):
     mix = mix_of(inputs, outputs, rate=rate, count=count, burstiness=1.0, range_ratio=0.2)
     planned = planned_load(machine, [mix.rows(0), mix.rows(1)], FleetSettings())
-    return list(judged(planned, loads, divisions(workers), slos))
+    return list(judged(planned, loads, {n: divisions(n) for n in workers}, slos))
 
 
 def verdict_of(news):
@@ -53,7 +60,7 @@ def test_one_seed_gives_one_plan_and_each_load_its_result():
             outputs=[10],
             rate=8.0,
             count=40,
-            workers=3,
+            workers=(3,),
             loads=(0.5, 2.0),
         )
 
@@ -67,9 +74,7 @@ def test_one_seed_gives_one_plan_and_each_load_its_result():
 
 
 def test_busy_workers_are_so_for_a_part_of_the_time():
-    news = planned(
-        profile(), {"ttft": 500.0}, inputs=[400], outputs=[10], rate=2.0, count=40, workers=2
-    )
+    news = planned(profile(), {"ttft": 500.0}, inputs=[400], outputs=[10], rate=2.0, count=40)
     (result,) = [one for one in news if isinstance(one, LoadResult)]
     for one in result.divisions:
         assert set(one.busy) == set(one.division.roles)
@@ -86,3 +91,27 @@ def test_pages_are_coarse_only_where_it_makes_no_difference():
     assert (large.page_tokens, large.pages) == (512, 1250)
     assert coarse(profile(pages=300), [long]).memory.page_tokens == 16
     assert coarse(profile(pages=40_000, step_tokens=512), [long]).memory.page_tokens == 128
+
+
+def test_the_fewest_workers_that_are_enough_are_named():
+    news = planned(
+        profile(),
+        {"ttft": 600.0, "tpot": 30.0},
+        inputs=[800],
+        outputs=[20],
+        rate=8.0,
+        count=80,
+        workers=(1, 4, 2),
+        loads=(1.0, 40.0),
+    )
+    results = [one for one in news if isinstance(one, LoadResult)]
+    assert [(r.load, r.workers) for r in results] == [
+        (load, n) for load in (1.0, 40.0) for n in (1, 4, 2)
+    ]
+    low, high = fewest_workers(results, 0.8)
+    assert low.division is not None
+    assert len(low.division.roles) == 2
+    assert low.tried == (1, 2, 4)
+    assert high.division is None
+    assert "2 (" in enough(low, 0.8)
+    assert "none of 1, 2, 4 workers" in enough(high, 0.8)

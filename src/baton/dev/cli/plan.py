@@ -47,6 +47,7 @@ def plan(
     profile: opt.Profile,
     trace: opt.Trace = None,
     divisions: opt.Divisions = None,
+    attainment: opt.Attainment = 0.9,
     prefix_caching: opt.PrefixCache = True,
     routing_policy: opt.RoutingPolicy = "priced",
     dataset_name: opt.DatasetName = None,
@@ -112,7 +113,7 @@ def plan(
     )
     runs = _factors(loads), _tried(workers, divisions)
     results = _run(planned, *runs, slos, seed=seed, jobs=jobs or len(available_cores()))
-    _report(results, planned, slos, json_file, plot)
+    _report(results, planned, slos, attainment=attainment, json_file=json_file, picture=plot)
 
 
 @app.command("measure")
@@ -182,16 +183,22 @@ def _factors(loads: str) -> list[float]:
     return factors
 
 
-def _tried(workers: int, texts: str | None) -> list["Division"]:
+def _tried(workers: str, texts: str | None) -> dict[int, list["Division"]]:
+    """Return the divisions of each number of workers."""
     from baton.dev.planning.division import chosen_divisions, divisions
 
-    return divisions(workers) if texts is None else chosen_divisions(workers, texts.split(","))
+    numbers = several("--workers", workers, int)
+    if texts is None:
+        return {number: divisions(number) for number in numbers}
+    if len(numbers) > 1:
+        raise ConfigError(f"--divisions {texts}: give one number of workers (--workers {workers})")
+    return {number: chosen_divisions(number, texts.split(",")) for number in numbers}
 
 
 def _run(
     planned: "PlannedLoad",
     loads: Sequence[float],
-    divisions: Sequence["Division"],
+    tried: Mapping[int, Sequence["Division"]],
     slos: Mapping[str, float],
     *,
     seed: int,
@@ -207,8 +214,8 @@ def _run(
     console, results = Console(stderr=True), list[LoadResult]()
     each = one_by_one if jobs == 1 else in_processes(jobs)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("runs", total=len(loads) * len(divisions))
-        for news in judged(planned, loads, divisions, slos, seed=seed, each=each):
+        task = bar.add_task("runs", total=len(loads) * sum(map(len, tried.values())))
+        for news in judged(planned, loads, tried, slos, seed=seed, each=each):
             if isinstance(news, LoadResult):
                 results.append(news)
             else:
@@ -220,17 +227,24 @@ def _report(
     results: Sequence["LoadResult"],
     planned: "PlannedLoad",
     slos: Mapping[str, float],
+    *,
+    attainment: float,
     json_file: Path | None,
     picture: Path | None,
 ) -> None:
     from baton.dev.bench.show import paper
-    from baton.dev.planning.show import draw, legend, load_table, plan_fields
+    from baton.dev.planning.plan import fewest_workers
+    from baton.dev.planning.show import draw, enough, legend, load_table, plan_fields
 
     for result in results:
         paper().print(load_table(result, slos))
+    fewest = fewest_workers(results, attainment)
+    for one in fewest:
+        if len(one.tried) > 1:
+            paper().print(enough(one, attainment))
     paper().print(legend(planned))
     if json_file is not None:
-        fields = plan_fields(results, slos, planned.profile)
+        fields = plan_fields(results, fewest, slos, planned.profile)
         json_file.write_text(json.dumps(fields, indent=1) + "\n")
     if picture is not None:
         draw(results, slos, picture)

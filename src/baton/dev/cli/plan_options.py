@@ -17,7 +17,21 @@ Trace = Annotated[
     ),
 ]
 Workers = Annotated[
-    int, typer.Option(metavar="N", help="Workers to divide.", rich_help_panel=FLEET)
+    str,
+    typer.Option(
+        metavar="N[,N...]",
+        help="Workers to divide; of several numbers, the smallest that is enough is named.",
+        rich_help_panel=FLEET,
+    ),
+]
+Attainment = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Share of requests within the SLOs with which workers are enough.",
+        rich_help_panel=RESULT,
+    ),
 ]
 Slo = Annotated[
     list[str],

@@ -171,8 +171,8 @@ def sentence_of(verdict: PlanVerdict) -> str:
     if verdict.advice is Advice.SPLIT:
         alike = ", ".join(map(str, verdict.alike))
         return (
-            f"Disaggregate: {best.prefill} prefill and {best.decode} decode workers. Compared with "
-            f"{rival} ones, {points} of the requests meet the SLOs."
+            f"Disaggregate: {best}, {best.prefill} prefill and {best.decode} decode. Compared with "
+            f"{rival} workers, {points} of the requests meet the SLOs."
             f"{f' As good within the noise: {alike}.' if alike else ''}"
         )
     if verdict.advice is Advice.UNIFIED:

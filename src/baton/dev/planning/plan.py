@@ -1,7 +1,7 @@
 """Serves the same requests with every division of the workers, under every load."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -36,12 +36,13 @@ class DividedRun(msgspec.Struct, frozen=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All divisions under one load.
+    """All divisions of a number of workers under one load.
 
     Attributes:
         rate: requests a second
     """
 
+    workers: int
     load: float
     rate: float
     divisions: tuple[DivisionResult, ...]
@@ -119,30 +120,75 @@ def one_by_one(planned: PlannedLoad, runs: Sequence[DividedRun]) -> Iterator[Ser
 def judged(
     planned: PlannedLoad,
     loads: Sequence[float],
-    divisions: Sequence[Division],
+    tried: Mapping[int, Sequence[Division]],
     slos: Slos,
     *,
     seed: int = 0,
     each: Each = one_by_one,
 ) -> Iterator[ServedDivision | LoadResult]:
-    """Make all runs. Yields what came of each, and after the last one of a load its result.
+    """Make all runs. Yields what came of each, and after the last one of a number of workers under
+    a load the result of that.
 
+    tried: divisions of each number of workers; the first is that of unified workers
     each: makes runs, and returns what came of them in their order
     """
     drawn = Resampling(planned.requests, seed)
-    done = each(planned, [DividedRun(load, division) for load in loads for division in divisions])
-    for load in loads:
+    cases = [(load, workers) for load in loads for workers in tried]
+    runs = [DividedRun(load, division) for load, workers in cases for division in tried[workers]]
+    done = each(planned, runs)
+    for load, workers in cases:
         divided = []
-        for _ in divisions:
+        for _ in tried[workers]:
             divided.append(next(done))
             yield divided[-1]
         rate = planned.rate * load
         yield LoadResult(
+            workers=workers,
             load=load,
             rate=rate,
             divisions=tuple(result_of(one, slos, drawn, rate=rate) for one in divided),
             verdict=judge(divided, slos, drawn),
         )
+
+
+class FewestWorkers(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest number of workers that is enough under one load.
+
+    Attributes:
+        rate: requests a second
+        division: of these workers; None if no number that was tried is enough
+        tried: the numbers of workers
+    """
+
+    rate: float
+    division: Division | None
+    tried: tuple[int, ...]
+
+
+def fewest_workers(results: Sequence[LoadResult], attainment: float) -> list[FewestWorkers]:
+    """Return the fewest workers for each load.
+
+    attainment: the share of requests that must meet the SLOs, at the lower end of its interval too
+    """
+    found = []
+    for rate in dict.fromkeys(result.rate for result in results):
+        same = sorted((r for r in results if r.rate == rate), key=lambda r: r.workers)
+        enough = (_enough(result, attainment) for result in same)
+        division = next((d for d in enough if d is not None), None)
+        tried = tuple(result.workers for result in same)
+        found.append(FewestWorkers(rate=rate, division=division, tried=tried))
+    return found
+
+
+def _enough(result: LoadResult, attainment: float) -> Division | None:
+    """Return a division that is enough, the recommended one if it is; None if none is."""
+    good = [one for one in result.divisions if one.attained.low >= attainment]
+    if not good:
+        return None
+    recommended = result.verdict.best
+    if any(one.division == recommended for one in good):
+        return recommended
+    return max(good, key=lambda one: one.attained.value).division
 
 
 def coarse(profile: MachineProfile, traffic: Sequence[Sequence[TraceRow]]) -> MachineProfile:

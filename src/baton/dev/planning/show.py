@@ -10,7 +10,7 @@ from rich.table import Table
 from baton.dev.bench.show import limits
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.planning.judging import DivisionResult, sentence_of
-from baton.dev.planning.plan import LoadResult, PlannedLoad
+from baton.dev.planning.plan import FewestWorkers, LoadResult, PlannedLoad
 from baton.dev.planning.resampling import Estimate
 
 HEADS = (
@@ -21,7 +21,10 @@ HEADS = (
 
 def load_table(result: LoadResult, slos: Mapping[str, float]) -> RenderableType:
     """Return the table of one load, and its verdict."""
-    title = f"{result.rate:.3g} requests a second (load {result.load:g}), {limits(slos)}"
+    title = (
+        f"{result.workers} workers, {result.rate:.3g} requests a second (load {result.load:g}), "
+        f"{limits(slos)}"
+    )
     table = Table(*HEADS, title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -57,6 +60,18 @@ def _shown(figure: Estimate, digits: int, factor: float = 1.0) -> str:
     return f"{factor * figure.value:.{digits}f} ±{spread:.{digits}f}"
 
 
+def enough(one: FewestWorkers, attainment: float) -> str:
+    """Return in words how many workers are enough."""
+    share = f"the SLOs for {100 * attainment:g} % of the requests"
+    tried = ", ".join(map(str, one.tried))
+    if one.division is None:
+        return f"{one.rate:.3g} requests a second: none of {tried} workers meets {share}."
+    return (
+        f"{one.rate:.3g} requests a second: of {tried} workers, {len(one.division.roles)} "
+        f"({one.division}) are the fewest that meet {share}."
+    )
+
+
 def legend(plan: PlannedLoad) -> str:
     """Return what the figures of the tables are."""
     profile, memory, runs = plan.profile, plan.profile.memory, len(plan.traffic)
@@ -89,12 +104,16 @@ def fit_table(profile: MachineProfile) -> RenderableType:
 
 
 def plan_fields(
-    results: Sequence[LoadResult], slos: Mapping[str, float], profile: MachineProfile
+    results: Sequence[LoadResult],
+    fewest: Sequence[FewestWorkers],
+    slos: Mapping[str, float],
+    profile: MachineProfile,
 ) -> dict[str, object]:
     """Return a plan for a file."""
     return {
         "slos_ms": dict(slos),
         "profile": msgspec.to_builtins(profile),
+        "fewest_workers": msgspec.to_builtins(fewest),
         "loads": [
             {**msgspec.to_builtins(result), "sentence": sentence_of(result.verdict)}
             for result in results
@@ -111,16 +130,22 @@ def draw(results: Sequence[LoadResult], slos: Mapping[str, float], target: Path)
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(7, 4))
-    names = [str(one.division) for one in results[0].divisions]
     for result in results:
         shares = [one.attained for one in result.divisions]
-        values = [100 * share.value for share in shares]
-        down = [100 * max(0.0, share.value - share.low) for share in shares]
-        up = [100 * max(0.0, share.high - share.value) for share in shares]
-        label = f"{result.rate:.3g} requests a second"
-        axis.errorbar(names, values, yerr=[down, up], marker="o", capsize=3, label=label)
+        axis.errorbar(
+            [str(one.division) for one in result.divisions],
+            [100 * share.value for share in shares],
+            yerr=[
+                [100 * max(0.0, share.value - share.low) for share in shares],
+                [100 * max(0.0, share.high - share.value) for share in shares],
+            ],
+            marker="o",
+            capsize=3,
+            label=f"{result.workers} workers, {result.rate:.3g} requests a second",
+        )
     axis.set_ylabel(f"requests with {limits(slos)}, %")
     axis.set_ylim(0, 102)
+    axis.tick_params(axis="x", rotation=30)
     axis.grid(visible=True, alpha=0.3)
     axis.legend()
     figure.tight_layout()
