@@ -3,6 +3,7 @@ messages take, and what fits in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -12,6 +13,9 @@ from baton.core.work import Row
 # state of a long prompt's last chunk, whose transfer is not overlapped; as a worker has it
 LAST_CHUNK_BYTES = 32 << 20
 ELEMENT_BYTES = 4  # the state of a token is a row of such elements
+
+Time = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,11 +29,11 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         context_us: for each position of that answer's context
     """
 
-    step_us: float
-    token_us: float
-    pair_us: float
-    row_us: float
-    context_us: float
+    step_us: Time
+    token_us: Time
+    pair_us: Time
+    row_us: Time
+    context_us: Time
 
     def of(self, rows: Sequence[Row]) -> float:
         """Return the microseconds of a step with these rows."""
@@ -56,9 +60,9 @@ class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         message_us: microseconds from one process to another, of any message
     """
 
-    bytes_per_s: float
-    read_us: float
-    message_us: float
+    bytes_per_s: Annotated[float, msgspec.Meta(gt=0)]
+    read_us: Time
+    message_us: Time
 
 
 class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,8 +95,8 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_rooms: requests that run at once (`--max-num-seqs`)
     """
 
-    step_tokens: int
-    max_rooms: int
+    step_tokens: Count
+    max_rooms: Count
 
 
 class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
