@@ -115,6 +115,7 @@ def test_this_machine_is_measured_and_planned_with(tmp_path, capsys):
     profile = read_profile(file)
     assert profile.steps.step_us > 0
     assert profile.wire.bytes_per_s > 1e6
+    assert 1 < profile.host.turn_us + profile.host.row_us < 100_000
     assert set(profile.fit) == {
         *("prompts", "answers", "mixed", "reads", "steps that were not fitted"),
     }

@@ -1,5 +1,6 @@
 """Profiles: their times, and their files."""
 
+import msgspec
 import pytest
 from tests.fleet.build import profile
 
@@ -7,7 +8,13 @@ from baton.cli import compose_worker
 from baton.core.errors import ConfigError
 from baton.core.ids import Epoch, Key, Room, TokenId
 from baton.core.work import Row
-from baton.dev.fleet.profile import LAST_CHUNK_BYTES, WorkerMemory, read_profile, write_profile
+from baton.dev.fleet.profile import (
+    LAST_CHUNK_BYTES,
+    HostTimes,
+    WorkerMemory,
+    read_profile,
+    write_profile,
+)
 
 
 def answer(position: int) -> Row:
@@ -69,6 +76,13 @@ def test_a_figure_out_of_range_is_refused(old, new, words, tmp_path):
 def test_the_last_chunk_of_a_prompt_is_that_of_a_worker():
     assert profile().last_chunk_tokens == LAST_CHUNK_BYTES // profile().memory.token_bytes
     assert LAST_CHUNK_BYTES == compose_worker.LAST_CHUNK_BYTES
+
+
+def test_the_host_takes_its_turn_between_steps():
+    host = HostTimes(turn_us=80.0, row_us=11.0)
+    machine = msgspec.structs.replace(profile(), host=host)
+    rows = [answer(10), answer(700)]
+    assert machine.step_times.of(rows) == pytest.approx(machine.steps.of(rows) + 80 + 2 * 11)
 
 
 def test_state_is_made_of_whole_elements():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from baton.dev.fleet.profile import StepTimes
+from baton.dev.profiling.core_turns import ROWS, fit_turns, measured_turns
 from baton.dev.profiling.engine_steps import StepShape, medians, shapes
 from baton.dev.profiling.least_squares import (
     MeasuredRead,
@@ -104,3 +105,11 @@ def test_the_median_of_each_shape_counts():
     shape = StepShape(rows=2, context=100)
     (step,) = medians([(shape, us) for us in (5.0, 900.0, 7.0)]).values()
     assert (step.rows, step.context, step.us) == (2, 200, 7.0)
+
+
+def test_what_the_core_takes_between_steps_is_measured():
+    turns = measured_turns()
+    assert [turn.rows for turn in turns] == list(ROWS)
+    assert all(turn.us > 0 for turn in turns)
+    host = fit_turns([MeasuredStep(rows=n, us=80.0 + 11.0 * n) for n in ROWS])
+    assert (host.turn_us, host.row_us) == (pytest.approx(80.0), pytest.approx(11.0))

@@ -51,6 +51,19 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return steps * self.of(rows) + self.context_us * len(rows) * steps * (steps - 1) / 2
 
 
+class HostTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the core takes between two steps, in microseconds: it decides about the next one when it
+    has heard of the last.
+
+    Attributes:
+        turn_us: for each step
+        row_us: for each answer of which the step generates a token
+    """
+
+    turn_us: Time = 0.0
+    row_us: Time = 0.0
+
+
 class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long it takes to hand state over.
 
@@ -126,7 +139,18 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     wire: WireTimes
     memory: WorkerMemory
     limits: StepLimits
+    host: HostTimes = HostTimes()
     fit: dict[str, FitQuality] | None = None
+
+    @property
+    def step_times(self) -> StepTimes:
+        """From the beginning of a step to the beginning of the next: the step, and the host's turn
+        between the two."""
+        return msgspec.structs.replace(
+            self.steps,
+            step_us=self.steps.step_us + self.host.turn_us,
+            row_us=self.steps.row_us + self.host.row_us,
+        )
 
     @property
     def last_chunk_tokens(self) -> int:

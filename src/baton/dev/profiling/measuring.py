@@ -9,6 +9,7 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.memory.state import DType
 from baton.dev.fleet.profile import MachineProfile, StepLimits, WorkerMemory
+from baton.dev.profiling.core_turns import fit_turns, measured_turns
 from baton.dev.profiling.engine_steps import B, TimedModel, medians, shapes, timed
 from baton.dev.profiling.fabric_reads import measured_reads
 from baton.dev.profiling.least_squares import (
@@ -58,6 +59,7 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
         wanted = shapes(min(order.limits.step_tokens, POSITIONS), POSITIONS)
         steps = medians(list(timed(model, wanted, seconds=order.seconds)))
         reads = [_with_hashes(model, read) for read in raw]
+    turns = measured_turns()
     fitted = fit_steps([step for shape, step in steps.items() if not shape.held_back])
     wire = fit_reads(reads, message_us=order.message_us)
     fresh = [step for shape, step in steps.items() if shape.held_back]
@@ -67,6 +69,7 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
         wire=wire,
         memory=memory,
         limits=order.limits,
+        host=fit_turns(turns),
         fit={
             **step_errors(fitted, [s for shape, s in steps.items() if not shape.held_back]),
             FRESH: quality([foretold(fitted, step) for step in fresh], [s.us for s in fresh]),
