@@ -1,9 +1,13 @@
 """Fleets on a virtual clock: every request is answered, nothing stays behind, times are the sums of
 the profile's parts, and steps in succession change nothing."""
 
+import random
+
 import pytest
 from tests.fleet.build import MESSAGE_US, mix, one, profile, rest, serve, split, times
 
+from baton.core.ids import TokenId
+from baton.dev.fleet.fleet import FleetRequest
 from baton.dev.fleet.profile import MachineProfile
 
 UNIFIED = ("unified", "unified")
@@ -119,3 +123,37 @@ def test_what_a_gateway_refuses_is_said():
     refused = [s for s in served if s.failure]
     assert refused
     assert all(s.first is None or s.tokens < s.asked for s in refused)
+
+
+def drawn(chance: random.Random) -> list[FleetRequest]:
+    """Requests of all kinds, some with a beginning in common."""
+    at, found = 0.0, []
+    for number in range(chance.randint(5, 25)):
+        at += chance.expovariate(chance.choice([2, 40]))
+        shared = (TokenId(chance.randint(1, 3)),) * chance.choice([0, 64, 200])
+        own = (TokenId(100 + number),) * chance.randint(1, 300)
+        asked = chance.choice([1, 2, chance.randint(1, 120)])
+        found.append(FleetRequest(round(at * 1e6), shared + own, asked))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_comes_is_answered_and_leaves_nothing_behind(seed):
+    chance = random.Random(seed)
+    roles = chance.choice([("unified",), UNIFIED, split(1, 1), split(1, 2), split(2, 1)])
+    machine = profile(
+        pages=chance.choice([40, 60, 100, 4000]), step_tokens=chance.choice([64, 512, 2048])
+    )
+    requests, cached, found = drawn(chance), chance.random() < 0.7, []
+    for most_steps in (1, 64):
+        fleet, served = serve(roles, requests, machine, most_steps=most_steps, prefix_cache=cached)
+        assert all(s.tokens == s.asked for s in served if not s.failure)
+        rest(fleet)
+        for worker in fleet.workers.values():
+            worker.leader.worker.ledger.audit()
+            assert worker.leader.worker.ledger.clean
+            assert worker.leader.kept() == worker.rank.kept() == {}
+        found.append(list(times(served)))
+    if roles in (("unified",), split(1, 1)):  # else the gateway has a choice, by what it heard when
+        for one, other in zip(*found, strict=True):
+            assert one == pytest.approx(other, abs=2)
