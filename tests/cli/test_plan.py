@@ -59,6 +59,25 @@ def test_a_profile_that_is_not_there_is_said(tmp_path, capsys):
     assert "none.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan"], "--workers"),
+        (["plan", "--workers", "3"], "--slo"),
+        (["plan", "measure"], "--out"),
+        (["plan", "measure", "--out", "/none/p.json"], "--out /none/p.json: no such directory"),
+        (["plan", "measure", "--out", "p.json", "--model", "/none"], "/none"),
+        (["plan", "measure", "--out", "p.json", "--kv-memory", "much"], "--kv-memory"),
+        (["plan", "measure", "--out", "p.json", "--fabric", "ib"], "no fabric 'ib'"),
+    ],
+)
+def test_what_is_missing_is_said(words, said, capsys):
+    assert run(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert said in line
+
+
 def test_a_mix_is_planned_and_its_figures_written(machine, tmp_path, capsys):
     file = tmp_path / "plan.json"
     flags = [*MIX, *SMALL, "--loads", "1,2", "--json", str(file)]

@@ -29,9 +29,8 @@ class PlanCommands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Name the command, if it is not named, and parse the line."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = [self.unnamed, *args]
-        return super().parse_args(ctx, args)
+        named = args and args[0] in (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, args if named else [self.unnamed, *args])
 
 
 app = typer.Typer(
@@ -131,6 +130,7 @@ def measure(
 ) -> None:
     """Time steps of the engine and reads of a fabric on this machine, and write what a worker can
     do as a profile. The machine should do nothing else meanwhile."""
+    from baton.adapters.fabrics import require_fabric
     from baton.cli import logs
     from baton.cli.compose_rank import SERVED, served_dtype
     from baton.cli.models import ensure
@@ -142,6 +142,10 @@ def measure(
     from baton.ports.written import size
     from baton.shell.threads import available_cores
 
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: no such directory")
+    pool_bytes = size("--kv-memory", kv_memory)
+    require_fabric(fabric)
     logs.configure("warning", "console")
     path, count = ensure(model), threads or len(available_cores())
     served = served_dtype(dtype, Checkpoint.open(path).config)
@@ -151,7 +155,7 @@ def measure(
         dtype=SERVED[served],
         threads=count,
         limits=StepLimits(step_tokens=max_num_batched_tokens, max_rooms=max_num_seqs),
-        pool_bytes=size("--kv-memory", kv_memory),
+        pool_bytes=pool_bytes,
         fabric=fabric,
         message_us=message_us,
         seconds=seconds,
