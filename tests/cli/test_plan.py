@@ -37,7 +37,7 @@ def plan(machine, *flags, workers="2", slo="ttft:500,tpot:50"):
         ({}, [], ["TRACE", "--random-input-len", "--request-rate"]),
         ({}, ["t.bin"], ["t.bin", "--dataset-name mooncake or azure"]),
         ({}, ["t.jsonl"], ["t.jsonl", "No such file"]),
-        ({}, ["t.csv", "--dataset-name", "custom"], ["custom", "mooncake, azure"]),
+        ({}, ["t.csv", "--dataset-name", "custom"], ["--dataset-name custom", "mooncake or azure"]),
         ({}, ["t.jsonl", "--request-rate", "4"], ["--request-rate", "--loads"]),
         ({}, [*MIX, "--loads", "1,0"], ["--loads 0", "above 0"]),
         ({}, [*MIX, "--loads", "x"], ["--loads x"]),

@@ -18,7 +18,6 @@ import msgspec
 
 from baton.core.errors import ConfigError
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 MOONCAKE_BLOCK = 512  # tokens behind one hash id of a Mooncake trace
@@ -123,7 +122,9 @@ def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[I
     Raises:
         ConfigError: the file, or a line of it, cannot be read
     """
-    return _read(kind, READERS, path, count, lambda read, lines: read(lines, shape))
+    if kind not in READERS:
+        raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(READERS)}")
+    return _read(f"--dataset-path {path}", path, count, lambda lines: READERS[kind](lines, shape))
 
 
 def trace_rows(kind: str, path: Path, count: int | None) -> list[TraceRow]:
@@ -132,33 +133,32 @@ def trace_rows(kind: str, path: Path, count: int | None) -> list[TraceRow]:
     Raises:
         ConfigError: the file, or a line of it, cannot be read
     """
-    return _read(kind, TRACE_READERS, path, count, lambda read, lines: read(lines))
+    if kind not in TRACE_READERS:
+        raise ConfigError(f"--dataset-name {kind}: a trace is {' or '.join(TRACE_READERS)}")
+    return _read(str(path), path, count, TRACE_READERS[kind])
 
 
 def _read(
-    kind: str,
-    readers: Mapping[str, R],
-    path: Path,
-    count: int | None,
-    by: Callable[[R, "_Lines"], Iterator[T]],
+    name: str, path: Path, count: int | None, read: Callable[["_Lines"], Iterator[T]]
 ) -> list[T]:
-    if kind not in readers:
-        raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(readers)}")
+    """Read a file. name: of the file, in errors"""
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            items = list(itertools.islice(by(readers[kind], _Lines(lines, path)), count))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--dataset-path {path}: {error}") from error
+            items = list(itertools.islice(read(_Lines(lines, name)), count))
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: {error}") from error
     if not items:
-        raise ConfigError(f"--dataset-path {path}: it holds no requests")
+        raise ConfigError(f"{name}: it holds no requests")
     return items
 
 
 class _Lines:
     """The lines of a file, which knows the number of the present line."""
 
-    def __init__(self, lines: Iterator[str], path: Path) -> None:
-        self._lines, self.path, self.number = lines, path, 0
+    def __init__(self, lines: Iterator[str], name: str) -> None:
+        self._lines, self._name, self.number = lines, name, 0
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
@@ -167,7 +167,7 @@ class _Lines:
                 yield line
 
     def wrong(self, why: object) -> ConfigError:
-        return ConfigError(f"--dataset-path {self.path}, line {self.number}: {why}")
+        return ConfigError(f"{self._name}, line {self.number}: {why}")
 
 
 def _prompts(lines: _Lines, shape: Shape) -> Iterator[Item]:
