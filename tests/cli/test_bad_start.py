@@ -157,6 +157,10 @@ STARTS: dict[str, Start] = {
         (*SERVE, '--kv-events-config={"enable": true}'),
         ("--kv-events-config", "'enable' is no key", "enable_kv_cache_events"),
     ),
+    "drafts by another model": Start(
+        (*SERVE, '--speculative-config={"method": "eagle"}'),
+        ("--speculative-config", "method 'eagle'", "ngram, suffix"),
+    ),
     "page size": Start((*SERVE, "--page-size=20"), ("20 tokens", "multiple of 16")),
     "missing secret": Start((*SERVE, "--secret=/no/secret"), ("/no/secret", "No such file")),
     "TOML with an unknown flag": Start(

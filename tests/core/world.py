@@ -148,19 +148,30 @@ class FakeEngine:
                 g: self._seal(pages, first, past, row.valid)
                 for g, (first, past) in row.final.items()
             }
-            drawn = self._draw(row, pages) if row.draw else None
-            rows.append(RowDone(row.key, drawn, sums, scores=_score(row)))
+            drawn, more = self._draws(row, pages)
+            rows.append(RowDone(row.key, drawn, sums, scores=_score(row), more=more))
         self.done.append(BatchDone(batch.seq, tuple(rows)))
 
-    def _draw(self, row: Any, pages: np.ndarray) -> Drawn:
+    def _draws(self, row: Any, pages: np.ndarray) -> tuple[Drawn | None, tuple[Drawn, ...]]:
+        """The token after the row, or those after its drafts, as long as these are right."""
+        found: list[Drawn] = []
+        past = row.start + len(row.tokens)
+        for n, order in enumerate(row.draws):
+            end = past - len(row.draws) + 1 + n
+            found.append(self._draw(pages, end, order.index))
+            if end < past and found[-1].token != row.tokens[end - row.start]:
+                break
+        return (found[0], tuple(found[1:])) if found else (None, ())
+
+    def _draw(self, pages: np.ndarray, past: int, index: int) -> Drawn:
         context = b"".join(
             self.pool[self._at(pages, h, layer, part, p)].tobytes()
             for h in range(2)
             for layer in range(2)
             for part in range(2)
-            for p in range(row.start + len(row.tokens))
+            for p in range(past)
         )
-        return Drawn(TokenId(draw(context, row.draw.index)), None, ())
+        return Drawn(TokenId(draw(context, index)), None, ())
 
     def _seal(self, pages: np.ndarray, first: int, past: int, valid: int) -> np.ndarray:
         b = self.placement.table.block_tokens

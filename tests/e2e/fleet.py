@@ -33,6 +33,7 @@ from baton.core.ids import Boot, Micros, Room, TokenId
 from baton.core.messages import AskLedger, Clear, Drawn, LedgerView, Limits, ResetCache, Sampling
 from baton.core.session.session import SessionLimits, Sessions
 from baton.ports.fabric_settings import FabricSettings, MooncakeSettings
+from baton.ports.speculative_config import SpeculativeConfig
 from baton.shell.gateway_pump import GatewayPump
 from baton.shell.lines import Lines
 from baton.shell.settings import HostKvMemory, Role, WorkerSettings
@@ -40,6 +41,7 @@ from baton.wire.codec import MAX_FRAME_BYTES
 
 PATIENCE_S = 120.0
 ANY_FABRIC = FabricSettings(mooncake=MooncakeSettings(allow_unauthenticated=True))
+NO_DRAFTS = SpeculativeConfig()
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=0)
 
 
@@ -88,6 +90,7 @@ class Fleet:
         prefix_caching: bool = False,
         fetch_back: FetchBack = FetchBack.NEVER,
         cache_verify_interval_s: float = 60.0,
+        speculative: SpeculativeConfig = NO_DRAFTS,
         hurt: Mapping[tuple[Role, Layout], Mapping[str, Any]] | None = None,
     ) -> None:
         """`hurt`: fields of Birth for some workers."""
@@ -140,6 +143,7 @@ class Fleet:
                 tp=layout.tp,
                 pp=layout.pp,
                 prefix_caching=prefix_caching,
+                speculative=speculative,
                 fetch_back=fetch_back,
                 cache_verify_interval_s=cache_verify_interval_s,
             )

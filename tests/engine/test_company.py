@@ -221,6 +221,51 @@ def test_what_was_generated_has_the_same_bits_when_it_is_computed_as_a_prompt(
         assert torch.equal(answers(rig, 1)[0], logits[said]), f"after {said} tokens"
 
 
+DRAFTS = [1, 0, 1, 1, 1, 1, 0, 1, 1]  # whether a draft is right
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        (shape, dtype)
+        for shape in SHAPES
+        for dtype in (DType.F32, DType.BF16)
+        if not (shape.endswith("slots") or shape.startswith("slots"))
+    ],
+)
+@pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3, logprobs=2)])
+def test_tokens_with_drafts_are_those_without_whatever_is_drafted(
+    models: Mapping[str, Path], rigs: list[Rig], shape: str, dtype: DType, sampling: Sampling
+) -> None:
+    """Right ones and wrong ones, over the borders of blocks, and over what wrong ones have left."""
+    if dtype is DType.BF16 and onednn.multiplies(torch.bfloat16):
+        pytest.skip("oneDNN's rows depend on the shape")
+    rig = Rig(models[shape], dtype=dtype)
+    rigs.append(rig)
+    pages = np.random.default_rng(1).permutation(64).tolist()
+    prompt = requests(1, length=(37,))[0].prompt
+    first, again = (
+        Request(1, prompt, pages[:8], sampling),
+        Request(2, prompt, pages[8:16], sampling),
+    )
+    said = [rig.run([first.whole()])[0].drawn]
+    for n in range(1, 40):
+        said.append(rig.run([first.next(said[-1].token, n)])[0].drawn)
+    found = [rig.run([again.whole()])[0].drawn]
+    for step, count in enumerate((3, 1, 5, 0, 8, 2, 6, 9)):
+        at = len(found)
+        right = [DRAFTS[(step + n) % len(DRAFTS)] for n in range(count)]
+        drafts = [
+            said[at + n].token if right[n] else (said[at + n].token + 1) % 250 for n in range(count)
+        ]
+        (row,) = rig.run([again.guessed([found[-1].token, *drafts], at)])
+        accepted = right.index(0) if 0 in right else count
+        assert len(row.more) == accepted, f"step {step}"
+        found += [row.drawn, *row.more]
+        assert found == said[: len(found)], f"step {step}"
+    assert len(found) >= 20
+
+
 # ---- transformers' tokens -----------------------------------------------------------------------
 
 

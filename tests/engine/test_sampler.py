@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.engine.draws import draw_rows
 
 from baton.core.ids import TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, RowFailure, Sampling
@@ -17,7 +18,7 @@ from baton.core.mixing import mix64
 from baton.core.past import Past
 from baton.core.work import Draw
 from baton.engine import sampler
-from baton.engine.sampler import FIRST_LOOK, draw, draw_rows, uniform
+from baton.engine.sampler import FIRST_LOOK, draw, uniform
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=7, logprobs=None)
 

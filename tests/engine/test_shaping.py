@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.engine.draws import draw_rows
 from transformers import LogitsProcessorList
 from transformers.generation.logits_process import (
     MinNewTokensLengthLogitsProcessor,
@@ -23,7 +24,7 @@ from baton.core.matchers import GrammarError
 from baton.core.messages import Drawn, FailCode, RowFailure, Sampling, Shaping
 from baton.core.past import Past
 from baton.core.work import Draw
-from baton.engine.sampler import draw, draw_rows, shape
+from baton.engine.sampler import draw, shape
 
 VOCAB = 40
 NEUTRAL = Shaping(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from torch.distributed import HashStore
@@ -221,6 +222,16 @@ class Request:
         """The prompt at once, all its blocks final."""
         n = len(self.prompt)
         return self.chunk(0, n, final=(0, -(-n // B)))
+
+    def guessed(self, tokens: Sequence[int], index: int) -> Row:
+        """The same with drafts: all tokens but the first."""
+        row, ahead = self.next(tokens[0], index), range(index + 1, index + len(tokens))
+        return msgspec.structs.replace(
+            row,
+            tokens=tuple(TokenId(t) for t in tokens),
+            ahead=tuple(Draw(self.sampling, TokenIndex(n)) for n in ahead),
+            said=len(tokens),
+        )
 
     def next(self, token: int, index: int) -> Row:
         """One step of decoding: the token with number `index - 1` is fed, the one with number

@@ -30,7 +30,7 @@ from baton.core.messages import Doubt, Offer
 from baton.core.rank.rank import RankCore
 from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.leader import Leader
-from baton.core.session.session import PeerUp, SessionEvent
+from baton.core.session.session import Delivered, PeerUp, SessionEvent
 from baton.shell.narration import Narration
 from baton.shell.rank_host import RankHost
 from baton.shell.worker import WorkerPump
@@ -83,6 +83,9 @@ class Wires:
     def send(self, boot: Boot, message: Any) -> bool:
         self._world.carry(self._boot, boot, message)
         return True
+
+    def ask_delivery(self, boot: Boot) -> None:
+        self.inbox.append(Delivered(boot))
 
     def flush(self) -> None: ...
 

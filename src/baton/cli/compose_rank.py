@@ -33,6 +33,7 @@ from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Placement, StateTable
 from baton.core.parts import RankParts
 from baton.core.protocol import PROTOCOL
+from baton.core.scheduler.drafting import require_draftable
 from baton.core.session.session import SessionLimits, Sessions
 from baton.ports.clock import Clock
 from baton.ports.control import Control
@@ -200,6 +201,8 @@ class RankResources:
         table = served_table(
             family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype
         )
+        if s.role is not Role.PREFILL and s.speculative.rule is not None:
+            require_draftable(table)
         ranks = range(s.tp * s.pp)
         self.placements = tuple(
             Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks

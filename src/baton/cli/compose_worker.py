@@ -197,6 +197,7 @@ class WorkerProcess(Member):
             fetch_back=s.fetch_back,
             verify_ms=int(s.cache_verify_interval_s * 1000),
             publish_cache=s.kv_events.on,
+            drafts=s.speculative.rule if s.role is not Role.PREFILL else None,
         )
         parts = LeaderParts(self.manifest, settings, totals)
         return self._station.record.of(parts.make(self._station.plans), parts)

@@ -145,6 +145,9 @@ class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     past: Past | None = None  # what the draw needs besides the logits
     score: Score | None = None  # compute the logprobs of the prompt's tokens
     said: int = 0  # how many of its tokens, the last ones, were generated
+    # so many of its tokens, the last ones, are drafts: what a draw after each of them needs, if
+    # those before it were drawn
+    ahead: tuple[Past | None, ...] = ()
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,6 +249,7 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sums: dict[GroupName, bytes]
     failed: RowFailure | None = None
     scores: PromptScores | None = None  # if the order wants them; only from the rank that samples
+    more: tuple[Drawn, ...] = ()  # the tokens after `drawn`, where drafts were what was drawn
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -100,6 +100,10 @@ class Matchers(Generic[M]):
         """The number of rooms with a grammar."""
         return len(self._rooms)
 
+    def knows(self, key: Key) -> bool:
+        """Whether a room has a grammar."""
+        return key in self._rooms
+
     def reuse(self, key: Key, grammar: Grammar) -> bool:
         """Give a room the matcher of an ended one with the same grammar. Returns whether there is
         one; otherwise its own must be built and added."""

@@ -32,7 +32,7 @@ from baton.core.ids import (
 from baton.core.manifest import Manifest
 from baton.core.prefill_cost import Backlog, PrefillCost
 from baton.core.prompt_scores import PromptScores
-from baton.core.statistics import Counters
+from baton.core.statistics import Counters, Speculation
 
 # We add to stamps and send them on, so they must stay far below what msgpack can carry.
 Seen = Annotated[Stamp, msgspec.Meta(ge=0, le=2**53)]
@@ -561,7 +561,7 @@ class RankView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boot: Boot
 
 
-class LedgerView(Message, frozen=True, tag="ledger_view"):
+class LedgerView(Message, frozen=True, omit_defaults=True, tag="ledger_view"):
     """Leader -> gateway: the ledger of one worker."""
 
     question: int
@@ -580,6 +580,7 @@ class LedgerView(Message, frozen=True, tag="ledger_view"):
     # states of rooms in the host memory of its ranks, or on their way there or back
     copies: int = 0
     cleared: tuple[GroupName, ...] = ()  # groups that every rank has zeroed, in the answer to Clear
+    speculation: Speculation = Speculation()
 
 
 AnyMessage = (

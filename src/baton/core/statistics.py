@@ -51,6 +51,20 @@ class CacheTally(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     damaged_pages: int = 0  # of each group, found to have changed
 
 
+class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of drafts.
+
+    Attributes:
+        drafts: rows with drafts
+        tokens: tokens that were drafted
+        accepted: those of them that were drawn; entry n counts the n-th of a row
+    """
+
+    drafts: int = 0
+    tokens: int = 0
+    accepted: tuple[int, ...] = ()
+
+
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The figures of one worker.
 
@@ -69,6 +83,26 @@ class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spent: dict[str, Spent] = {}
     ranks: RankTally = RankTally()
     cache: CacheTally = CacheTally()
+
+
+class SpeculationCount:
+    """Counts drafts."""
+
+    def __init__(self) -> None:
+        self._drafts = self._tokens = 0
+        self._accepted: list[int] = []
+
+    def add(self, drafts: int, accepted: int) -> None:
+        """Count a row with so many drafts."""
+        self._drafts += 1
+        self._tokens += drafts
+        self._accepted += [0] * (drafts - len(self._accepted))
+        for n in range(accepted):
+            self._accepted[n] += 1
+
+    def figures(self) -> Speculation:
+        """Return the figures so far."""
+        return Speculation(self._drafts, self._tokens, tuple(self._accepted))
 
 
 class Durations:

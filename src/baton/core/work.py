@@ -73,6 +73,10 @@ class Draw(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One room's part of a batch: `tokens` at positions start, start + 1, ...
 
+    `draw` samples after the last token. With drafts, which are the last len(ahead) tokens, it
+    samples before the first of them, and `ahead` after each one: as long as a draft is the very
+    token that was drawn before it.
+
     `pages` are the room's whole page lists: page p of a list holds blocks begin + p * k ...
     `begins` names the first block of a list that does not begin with block 0; the row looks at
     nothing before it. `final` names blocks [first, end) that no later step writes; this batch seals
@@ -92,6 +96,12 @@ class Row(msgspec.Struct, frozen=True):
     # how many of its tokens, the last ones, were generated: they are computed as if they came one
     # by one, so that an answer which goes on elsewhere is the same
     said: int = 0
+    ahead: tuple[Draw, ...] = ()
+
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """The draws, each after one of the last tokens."""
+        return () if self.draw is None else (self.draw, *self.ahead)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -110,6 +120,7 @@ class RowDone(msgspec.Struct, frozen=True):
     sums: Mapping[GroupName, NDArray[np.uint64]]
     failed: RowFailure | None = None
     scores: PromptScores | None = None
+    more: tuple[Drawn, ...] = ()  # drawn after drafts that were right
 
 
 class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):

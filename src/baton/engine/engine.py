@@ -29,7 +29,7 @@ from baton.engine.attention.registry import Backends
 from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
 from baton.engine.models.base import Model
 from baton.engine.ops import ROW_STEP, lacking, padded
-from baton.engine.sampler import draw_rows, everything
+from baton.engine.sampler import draw_along
 from baton.engine.scorer import score
 from baton.ports.fabric import Pool
 
@@ -197,7 +197,7 @@ class TorchEngine:
         drawn = {} if hidden is None else self._draw(batch.rows, hidden, masks)
         computed = time.monotonic_ns()
         rows = tuple(
-            _row_done(r, drawn.get(i), self._seal(r), scores.get(i))
+            _row_done(r, drawn.get(i, ()), self._seal(r), scores.get(i))
             for i, r in enumerate(batch.rows)
         )
         ended = time.monotonic_ns()
@@ -229,23 +229,22 @@ class TorchEngine:
 
     def _draw(
         self, rows: Sequence[Row], hidden: torch.Tensor, masks: Masks
-    ) -> dict[int, Drawn | RowFailure]:
-        """Sample tokens for the rows that want one; empty on ranks without logits."""
-        wanted = [(i, row.draw) for i, row in enumerate(rows) if row.draw is not None]
-        if not wanted:
+    ) -> dict[int, list[Drawn | RowFailure]]:
+        """Sample tokens for the rows that want some; empty on ranks without logits."""
+        ends = np.cumsum([len(row.tokens) for row in rows])
+        at = [n for row, end in zip(rows, ends, strict=True) for n in _drawing(row, int(end))]
+        if not at:
             return {}
-        ends = np.cumsum([len(row.tokens) for row in rows]) - 1
-        logits = self._model.logits(
-            padded(hidden[ends[[i for i, _ in wanted]]], -len(wanted) % self._row_step)
-        )
+        logits = self._model.logits(padded(hidden[at], -len(at) % self._row_step))
         if logits is None:
             return {}
-        drawn = draw_rows(
-            logits[: len(wanted)],
-            [order for _, order in wanted],
-            [masks.get(i, everything) for i, _ in wanted],
-        )
-        return {i: token for (i, _), token in zip(wanted, drawn, strict=True)}
+        drawn, first = {}, 0
+        for i, row in enumerate(rows):
+            if count := len(row.draws):
+                own = logits[first : first + count]
+                drawn[i] = draw_along(own, row.draws, row.tokens, masks.get(i))
+                first += count
+        return drawn
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
@@ -325,12 +324,18 @@ class TorchEngine:
                 rows[:, used:] = 0
 
 
+def _drawing(row: Row, end: int) -> range:
+    """Return the positions of a flattened batch after which a row draws; it ends before `end`."""
+    return range(end - len(row.draws), end)
+
+
 def _row_done(
     row: Row,
-    drawn: Drawn | RowFailure | None,
+    draws: Sequence[Drawn | RowFailure],
     sums: Mapping[GroupName, NDArray[np.uint64]],
     scores: PromptScores | None,
 ) -> RowDone:
+    drawn = draws[0] if draws else None
     if isinstance(drawn, RowFailure):
         log.error(
             "row_failed",
@@ -340,4 +345,6 @@ def _row_done(
             **logged_why(drawn.code, drawn.why),
         )
         return RowDone(row.key, None, sums, drawn)
-    return RowDone(row.key, drawn, sums, scores=scores)
+    # what a later draw fails of is reported when it is the first one
+    more = tuple(d for d in draws[1:] if isinstance(d, Drawn))
+    return RowDone(row.key, drawn, sums, scores=scores, more=more)

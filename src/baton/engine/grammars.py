@@ -4,24 +4,26 @@ constrain ──a spare matcher────────────────�
         └──▶ building thread: a new matcher ─────┴──▶ GrammarReady
 submit(batch) ──rows with a grammar──▶ mask thread: accept what is new, mask ──▶ the compute thread draws
 
-Masks are computed while the batch is. They never wait for a grammar that is being built: the leader
-orders no draw of a room before every rank has said GrammarReady. The mask thread alone touches the
-matchers, in the order of the calls, so a room's matcher is released after its last mask.
+Masks are computed while the batch is; those of draws after drafts only when it comes to them. They
+never wait for a grammar that is being built: the leader orders no draw of a room before every rank
+has said GrammarReady. The mask thread alone touches the matchers, in the order of the calls, so a
+room's matcher is released after the first mask of its last row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from baton.core.errors import BatonError
 from baton.core.ids import Key
-from baton.core.matchers import GrammarError, Matcher, Matchers, NoMatcher
+from baton.core.matchers import Answer, GrammarError, Matcher, Matchers, NoMatcher
 from baton.core.messages import Grammar
 from baton.core.work import GrammarReady, Row
 from baton.grammar.matcher import Mask
 
-# by number of the row: waits for its mask and returns it
-Masks = Mapping[int, Callable[[], Mask | None]]
+# by number of the row, for each of its draws: waits for the mask and returns it
+Masks = Mapping[int, Sequence[Callable[[], Mask | None]]]
 BuildMatcher = Callable[[Grammar], Matcher[Mask]]
 SPARES = 64  # matchers of ended rooms that are kept; each may have some megabytes
 
@@ -60,15 +62,23 @@ class Grammars:
 
     def masks(self, rows: Sequence[Row]) -> Masks:
         """Begin to compute the masks of the rows that have a grammar."""
-        found: dict[int, Callable[[], Mask | None]] = {}
+        found: dict[int, Sequence[Callable[[], Mask | None]]] = {}
         for i, row in enumerate(rows):
-            past = row.draw.past if row.draw is not None else None
-            if past is not None and past.constrained:
-                mask: Future[Mask | None] = self._masks.submit(
-                    self._matchers.allowed, row.key, past.answer
-                )
-                found[i] = mask.result
+            pasts = [draw.past for draw in row.draws if draw.past is not None]
+            if not pasts or not pasts[0].constrained:
+                continue
+            first: Future[Mask | None] = self._masks.submit(
+                self._matchers.allowed, row.key, pasts[0].answer
+            )
+            # the grammar may not allow a draft, so what follows it is looked up once it was drawn
+            later = [partial(self._later, row.key, past.answer) for past in pasts[1:]]
+            found[i] = [first.result, *later]
         return found
+
+    # ---- the compute thread ---------------------------------------------------------------------
+
+    def _later(self, key: Key, answer: Answer) -> Mask | None:
+        return self._masks.submit(self._allowed_still, key, answer).result()
 
     def close(self) -> None:
         """End the threads."""
@@ -89,6 +99,11 @@ class Grammars:
             self._unbuilt.remove(key)
             self._matchers.add(key, grammar, matcher)
             self._report(GrammarReady(key))
+
+    def _allowed_still(self, key: Key, answer: Answer) -> Mask | None:
+        if not self._matchers.knows(key):
+            raise GrammarError("its room has ended")
+        return self._matchers.allowed(key, answer)
 
     def _forget(self, key: Key) -> None:
         if key in self._unbuilt:

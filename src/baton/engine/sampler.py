@@ -37,32 +37,18 @@ class NoToken(ValueError):
     """No token may come next."""
 
 
-def draw_rows(
-    logits: torch.Tensor, orders: Sequence[Draw], allowed: Sequence[Allowed] | None = None
-) -> list[Drawn | RowFailure]:
-    """Sample one token for each row, independently of other rows.
-
-    Args:
-        logits: float32 [rows, vocab]; they are not changed
-        orders: the sampling parameters of each row
-        allowed: returns what the row's grammar allows, bool [vocab]; None = everything
-    """
-    each = allowed or [everything] * len(orders)
-    return [_row(row, order, a) for row, order, a in zip(logits, orders, each, strict=True)]
-
-
-def draw(logits: torch.Tensor, order: Draw) -> Drawn | RowFailure:
-    """Sample one row's token. logits: float32 [vocab]."""
-    return draw_rows(logits[None], [order])[0]
-
-
 def everything() -> None:
     """Return what a row without a grammar is allowed."""
     return None
 
 
-def _row(logits: torch.Tensor, order: Draw, allowed: Allowed) -> Drawn | RowFailure:
-    """Sample one row. An error concerns only this row: the others of the step get their tokens."""
+def draw(logits: torch.Tensor, order: Draw, allowed: Allowed = everything) -> Drawn | RowFailure:
+    """Sample one token. An error concerns only its row: the others of the step get their tokens.
+
+    Args:
+        logits: float32 [vocab]; they are not changed
+        allowed: returns what the row's grammar allows, bool [vocab]; None = everything
+    """
     try:
         token = _token(logits.numpy(), order, allowed())
         return _scored(logits, token, order.sampling.logprobs)
@@ -71,6 +57,32 @@ def _row(logits: torch.Tensor, order: Draw, allowed: Allowed) -> Drawn | RowFail
         code = FailCode.UNSATISFIABLE if asked else FailCode.COMPUTE_FAILED
         what = str(error) if asked else f"{type(error).__name__}: {error}"
         return RowFailure(code, f"its token {order.index} cannot be drawn: {what}")
+
+
+def draw_along(
+    logits: torch.Tensor,
+    orders: Sequence[Draw],
+    tokens: Sequence[TokenId],
+    allowed: Sequence[Allowed] | None = None,
+) -> list[Drawn | RowFailure]:
+    """Sample one token after the other for a row, as long as the row goes on with the one that was
+    sampled.
+
+    Args:
+        logits: float32 [draws, vocab]; they are not changed
+        orders: one for each of them
+        tokens: of the row; the last ones but for the first of these follow each draw but the last
+        allowed: for each of them, returns what the row's grammar allows, bool [vocab]; it is asked
+            only when all drafts before it were drawn
+    """
+    found: list[Drawn | RowFailure] = []
+    drafts = tokens[len(tokens) - len(orders) + 1 :]
+    for n, order in enumerate(orders):
+        drawn = draw(logits[n], order, allowed[n] if allowed is not None else everything)
+        found.append(drawn)
+        if n == len(drafts) or isinstance(drawn, RowFailure) or drawn.token != drafts[n]:
+            break
+    return found
 
 
 def _token(values: NDArray[np.float32], order: Draw, allowed: NDArray[np.bool_] | None) -> int:

@@ -181,6 +181,34 @@ class Metrics:
         )
 
         yield from self._prefix_cache()
+        yield from self._speculation()
+
+    def _speculation(self) -> Iterator[Metric]:
+        """Count drafts, with vLLM's names."""
+        named, views = ("model_name", "engine"), self._report.workers
+        for name, text, counts in (
+            ("drafts", "Rows of a step with drafts.", [v.speculation.drafts for v in views]),
+            ("draft_tokens", "Tokens drafted.", [v.speculation.tokens for v in views]),
+            (
+                "accepted_tokens",
+                "Drafts that were what was drawn.",
+                [sum(v.speculation.accepted) for v in views],
+            ),
+        ):
+            samples = [
+                ((self._model, v.name), float(n)) for v, n in zip(views, counts, strict=True)
+            ]
+            yield _counter(f"vllm:spec_decode_num_{name}", text, named, samples)
+        yield _counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "The same, by their place in a row of drafts.",
+            (*named, "position"),
+            [
+                ((self._model, v.name, str(at)), float(n))
+                for v in views
+                for at, n in enumerate(v.speculation.accepted)
+            ],
+        )
 
     def _prefix_cache(self) -> Iterator[Metric]:
         """Count queries and hits of the prefix cache, in tokens as in vLLM."""

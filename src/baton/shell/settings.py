@@ -26,6 +26,7 @@ from baton.ports.flag import (
     require_limits,
 )
 from baton.ports.kv_events_config import KvEventsConfig
+from baton.ports.speculative_config import SpeculativeConfig
 from baton.ports.written import numbers, path, size
 
 BLOCK_TOKENS = 16  # B: the unit of layout, transfer and seal; equal on both sides
@@ -278,6 +279,18 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             limits=ONE_OR_MORE,
         ),
     ] = 512
+    speculative: Annotated[
+        SpeculativeConfig,
+        Flag(
+            "Decode drafts tokens from the text so far, and computes several in one step where "
+            "the drafts are right. Answers are the same.",
+            ENGINE,
+            ("--speculative-config",),
+            read=SpeculativeConfig.read,
+            default="nothing is drafted",
+            metavar="JSON",
+        ),
+    ] = SpeculativeConfig()
     max_num_seqs: Annotated[
         int,
         Flag(

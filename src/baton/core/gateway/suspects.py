@@ -12,8 +12,9 @@ from baton.core.gateway.request import Request
 from baton.core.ids import Boot, Key, Room
 from baton.core.messages import Trial
 
-# tokens that a worker may have computed, and the gateway has not heard of, when it ends
-MARGIN = 16
+# tokens that a worker may have computed, and the gateway has not heard of, when it ends; a step
+# computes as many as suffix_lookup.MOST_DRAFTS and one
+MARGIN = 32
 
 
 class Suspects:

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import RowOrder, RowResult, StepResult
+from baton.core.ids import TokenIndex
 from baton.core.rank.block_tables import BlockTables
 from baton.core.work import BatchDone, Draw, Row, RowDone
 
@@ -12,6 +13,12 @@ from baton.core.work import BatchDone, Draw, Row, RowDone
 def row_of(order: RowOrder, rooms: BlockTables) -> Row:
     """Return the row that the engine computes for an order, with the pages that the room holds
     now."""
+    sampling = order.sampling
+    ahead = (
+        [Draw(sampling, TokenIndex(order.index + n), past) for n, past in enumerate(order.ahead, 1)]
+        if sampling is not None
+        else []
+    )
     return Row(
         key=order.key,
         start=order.start,
@@ -19,10 +26,11 @@ def row_of(order: RowOrder, rooms: BlockTables) -> Row:
         pages=dict(rooms[order.key]),
         final=order.final,
         valid=order.valid,
-        draw=Draw(order.sampling, order.index, order.past) if order.sampling is not None else None,
+        draw=Draw(sampling, order.index, order.past) if sampling is not None else None,
         begins=rooms.begins(order.key),
         score=order.score,
         said=order.said,
+        ahead=tuple(ahead),
     )
 
 
@@ -33,7 +41,7 @@ def step_sums(done: BatchDone) -> StepResult:
 
 def _row_sums(row: RowDone) -> RowResult:
     sums = {group: pack(sums) for group, sums in row.sums.items()}
-    return RowResult(row.key, row.drawn, sums, row.failed, row.scores)
+    return RowResult(row.key, row.drawn, sums, row.failed, row.scores, row.more)
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

@@ -83,6 +83,16 @@ class BlockManager:
         room.covered = position if taken is not None else None
         return taken is not None
 
+    def stretch(self, room: GeneratingRoom, want: Mapping[GroupName, int]) -> None:
+        """Append free pages to a room's tables, ahead of its tokens."""
+        taken = self._ledger.take(room.key, want, PageState.COMMITTED)
+        assert taken is not None, "they are free"
+        self._changes.append(Hold(room.key, taken, {}))
+
+    def beyond(self, room: GeneratingRoom, position: int) -> dict[GroupName, int]:
+        """Return the pages that the room's tables lack for tokens up to a position."""
+        return {g: n for g, n in self._lacking(room, position + 1).items() if n > 0}
+
     def _lacking(self, room: OpenRoom, tokens: int) -> dict[GroupName, int]:
         """Return how many pages the room's tables lack for a sequence of this many tokens."""
         past, begins, held = (

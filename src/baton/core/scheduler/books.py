@@ -164,6 +164,7 @@ class LeaderBooks(Stage[Any]):
             counters=self._counters(),
             host={name: n for stage in self._others for name, n in stage.host_view().items()},
             copies=copies,
+            speculation=worker.speculation.figures(),
         )
 
     def _counters(self) -> Counters:

@@ -2,17 +2,18 @@
 computed.
 
     RUNNING ──row──▶ every rank computes it, one draws ──Tokens──▶ gateway ──finished──▶ ENDING
+               └ with drafts of the tokens after it: several are drawn (drafting.py)
 
 Pages of generated tokens enter the prefix cache when they are complete. The page of a room's next
 position is not complete, so it belongs to the room alone, and a cached page is never written.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from baton.core.agreement import RowOrder
 from baton.core.handoff.birth_sums import add_sums
-from baton.core.ids import BlockIndex, GroupName, Rank, TokenIndex
+from baton.core.ids import BlockIndex, GroupName, Rank, TokenId, TokenIndex
 from baton.core.marks import Mark
 from baton.core.memory.chunks import final_blocks
 from baton.core.memory.pages import PageState
@@ -28,10 +29,11 @@ from baton.core.messages import (
 from baton.core.past import past_of
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.drafting import Drafting
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.room import RoomState, Saw, finish_of
-from baton.core.scheduler.stage import Stage, drawn_of
+from baton.core.scheduler.stage import Stage, all_drawn_of
 from baton.core.scheduler.worker import Worker
 
 G = TypeVar("G", bound=GeneratingRoom)
@@ -42,7 +44,14 @@ class Generating(Stage[G]):
 
     def __init__(self, worker: Worker[G], preemption: Preemption[G]) -> None:
         super().__init__(worker)
-        self._preemption = preemption
+        self._preemption, self._drafting = preemption, Drafting(worker, preemption)
+        self._drafted: list[int] = []  # of the step that is composed: drafts of each of its rows
+
+    def forgotten(self, room: G) -> None:
+        self._drafting.forget(room)
+
+    def kept(self) -> Mapping[str, Collection[Any]]:
+        return self._drafting.kept()
 
     def admitted(self, room: G, reuse: Reuse) -> None:
         """Tell the room's gateway, and its prefill worker if that is another worker."""
@@ -57,12 +66,22 @@ class Generating(Stage[G]):
         """Add the next token of each running room that has a page for it."""
         running = [r for r in rooms if r.state is RoomState.RUNNING and not r.awaits_grammar]
         self.worker.marks[Mark.GRAMMAR_AWAITED] += any(room.awaits_grammar for room in rooms)
-        ready = self._preemption.ready(running)
+        ready, self._drafted = self._preemption.ready(running), []
+        if ready:
+            self._drafting.composing(len(ready))
+        left = tokens // 2 - len(ready)  # the other half is for prompts
         for room in ready:
+            drafts = self._drafting.of(room, left)
             # The prefix cache takes only sealed blocks.
             final = completed(self.worker.state_table, room) if room.enters else {}
-            self.worker.add_row(room, decode_row(room, final))
-        return len(ready)
+            self.worker.add_row(room, decode_row(room, final, drafts))
+            self._drafted.append(len(drafts))
+            left -= len(drafts)
+        return len(ready) + sum(self._drafted)
+
+    def stepping(self, tokens: int) -> None:
+        drafted, self._drafted = self._drafted, []
+        self._drafting.stepping(drafted, others=tokens > len(drafted) + sum(drafted))
 
     def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
         """A chunk of a prompt was computed on this worker. After the last one the room runs, and
@@ -80,7 +99,7 @@ class Generating(Stage[G]):
             self.worker.end(room)
 
     def rows_ended(self, batch: Sequence[tuple[G, RowOrder]], ranks: Outcomes) -> None:
-        worker = self.worker
+        worker, total = self.worker, 0
         for i, (room, row) in enumerate(batch):
             if room.state is not RoomState.RUNNING or row.start < room.length:
                 continue  # it has ended meanwhile, or the row belongs to another stage
@@ -93,13 +112,21 @@ class Generating(Stage[G]):
                     {Rank(r): rows[i].sums for r, rows in enumerate(ranks)},
                     worker.placements,
                 )
-            drawn = drawn_of(ranks, i)
-            assert drawn is not None, "every row of a running room draws"
-            finish = self._drew(room, drawn)
-            worker.reuse.enter(room, room.position, room.sums, worker.marks)
+            drawn = all_drawn_of(ranks, i)
+            assert drawn, "every row of a running room draws"
+            finish = None
+            for each in drawn:
+                finish = self._drew(room, each)
+                total += 1
+                if finish is not None:
+                    break
+            self._drafting.drawn(room, len(row.ahead), len(drawn))
+            worker.reuse.enter(room, row.valid, room.sums, worker.marks)
             self._tell(room, finish)
             if finish is not None:
                 worker.end(room)
+        if total:
+            self._drafting.stepped(total)
 
     def _drew(self, room: G, drawn: Drawn) -> FinishReason | None:
         """Take a room's next token. Returns why it ends the request; None if it does not."""
@@ -123,32 +150,41 @@ class Generating(Stage[G]):
 
 
 def decode_row(
-    room: GeneratingRoom, final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None
+    room: GeneratingRoom,
+    final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None,
+    drafts: Sequence[TokenId] = (),
 ) -> RowOrder:
-    """Return the room's row in the next step: it takes the last token and draws the next one.
+    """Return the room's row in the next step: it takes the last token and draws the next one, and
+    the one after each draft that is right.
 
-    final: blocks that it completes, which are to be sealed
+    final: complete blocks that are to be sealed
     """
+    guessed = [Drawn(token, None, ()) for token in drafts]
     return RowOrder(
         key=room.key,
         start=room.position,
-        tokens=(room.generated[-1].token,),
+        tokens=(room.generated[-1].token, *drafts),
         final=dict(final or {}),
         valid=room.position + 1,
         sampling=room.ticket.sampling,
         index=room.next_index,
         past=past_of(room.ticket, room.generated),
-        said=1,
+        said=1 + len(drafts),
+        ahead=tuple(
+            past_of(room.ticket, (*room.generated, *guessed[:n])) for n in range(1, len(drafts) + 1)
+        ),
     )
 
 
 def completed(
     table: StateTable, room: GeneratingRoom
 ) -> dict[GroupName, tuple[BlockIndex, BlockIndex]]:
-    """Return the block of every group that lasts which the room's next step completes; empty if
-    none."""
-    end = room.position + 1
-    if end % table.block_tokens:
+    """Return the blocks of every group that lasts which the room's next step completes, or drafts
+    of the step before have completed; empty if none. They are sealed once: each is returned once.
+    """
+    start, end = max(room.sealed, room.length), room.position + 1
+    room.sealed = end
+    if start // table.block_tokens == end // table.block_tokens:
         return {}
-    found = final_blocks(table, start=room.position, end=end, length=end + 1)
+    found = final_blocks(table, start=start, end=end, length=end + 1)
     return {group: blocks for group, blocks in found.items() if group in table.lasting}

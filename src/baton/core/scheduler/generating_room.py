@@ -20,6 +20,9 @@ class GeneratingRoom(OpenRoom):
         self.preempted = 0  # times it gave way to a more urgent room that waited
         self.short = False  # it sits out, as no page was free for its next token
         self.covered: int | None = None  # the last position for which it is known to have its pages
+        self.sealed = (
+            0  # positions before it are in blocks that were ordered to be sealed, or in none
+        )
 
     @property
     def alone(self) -> bool:

@@ -116,6 +116,17 @@ class Preemption(Stage[G]):
             self._preempt()  # otherwise pages come back soon, and it sits out one step
         return False
 
+    def reach(self, room: G, position: int) -> bool:
+        """Give a running room the pages that it lacks up to a position, if that leaves one to every
+        running room. Nobody gives way for that."""
+        want = self.worker.blocks.beyond(room, position)
+        if not want:
+            return True
+        if not self._fits_beside(want):
+            return False
+        self.worker.blocks.stretch(room, want)
+        return True
+
     def _preempt(self) -> None:
         """The room with the least to lose gives its pages to others, unless it is in a step or on
         its way back."""

@@ -11,6 +11,7 @@ from baton.core.memory.checkpoints import PromptCheckpoint
 from baton.core.memory.prefix_cache import CachedPage, PageHash
 from baton.core.messages import Drawn, FinishReason, Limits, RoomPhase, Ticket
 from baton.core.prompt_scores import PromptScores
+from baton.core.scheduler.suffix_lookup import LookupRule
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     url: str | None = None  # of the engine that this worker is a guest of
     verify_ms: int = 0  # a cached page is used only if it was hashed within this time; 0 = no limit
     publish_cache: bool = False  # whether the changes of the cache are published, with their tokens
+    drafts: LookupRule | None = None  # how tokens are drafted; None = not at all
 
 
 MOST_PHASES = 32  # that a worker remembers of a room

@@ -138,6 +138,12 @@ def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn | None:
     return next((drawn for rows in ranks if (drawn := rows[row].drawn) is not None), None)
 
 
+def all_drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Drawn, ...]:
+    """Return all tokens of a row that may have had drafts; empty if it draws none."""
+    found = next((rows[row] for rows in ranks if rows[row].drawn is not None), None)
+    return () if found is None or found.drawn is None else (found.drawn, *found.more)
+
+
 def scores_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> PromptScores | None:
     """Return the scores of a row, from the one rank that samples; None if it has none."""
     return next((scores for rows in ranks if (scores := rows[row].scores) is not None), None)

@@ -37,7 +37,7 @@ from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
 from baton.core.scheduler.rooms import Rooms
 from baton.core.scheduler.seen_epochs import SeenEpochs
-from baton.core.statistics import Durations
+from baton.core.statistics import Durations, SpeculationCount
 
 R = TypeVar("R", bound=OpenRoom)
 
@@ -95,6 +95,7 @@ class Worker(Generic[R]):
         self.draft = PlanDraft()
         self.effects: list[Effect] = []
         self.prefill = MeasuredPrefill()
+        self.speculation = SpeculationCount()
         self.progress = ProgressTracker(manifest.boot, settings.stall_ms)
         self.plans = Plans()
         self.marks: Marks = Marks()

@@ -20,6 +20,7 @@ from baton.core.messages import (
     Ended,
     Hello,
     Introduce,
+    LedgerView,
     Register,
     Trial,
 )
@@ -33,6 +34,7 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
         Register: {"caches": 2},
         Trial: {"step": 2},
         Ended: {"phases": 2},
+        LedgerView: {"speculation": 2},
     }
 )
 

@@ -42,6 +42,8 @@ class Held(msgspec.Struct):
     reused: int  # how many of them were cached when the room was admitted
     chain: list[Kept]  # the shared ones
     enters: bool = True
+    # positions that steps have computed here, and whose whole blocks are sealed
+    sealed: int = 0
     fetched: dict[GroupName, set[BlockIndex]] = {}
 
 
@@ -161,7 +163,10 @@ class CacheBook:
         for seq in [seq for seq, step in self._steps.items() if not step.waits]:
             for key, row in self._steps.pop(seq).rows.items():
                 if (room := self._rooms.get(key)) is not None:
-                    room.tokens[row.start : row.start + len(row.tokens)] = row.tokens
+                    # drafts are no tokens of it yet
+                    known = row.tokens[: row.valid - row.start]
+                    room.tokens[row.start : row.start + len(known)] = known
+                    room.sealed = row.valid
                     self._enter(key, row.valid)
 
     def cached(self) -> Iterable[Where]:
@@ -188,7 +193,7 @@ class CacheBook:
                 room, ticket = self._rooms[key], self._tickets[key]
                 del room.tokens[len(ticket.prompt) + start :]
                 room.tokens += [d.token for d in drawn]
-                self._enter(key, len(room.tokens) - 1)
+                self._enter(key, room.sealed or len(room.tokens) - 1)
             case _:
                 pass
         return done

@@ -83,7 +83,7 @@ class Collective:
             return
         del self._waiting[batch.seq]
         first, *others = (
-            [(r.key, r.start, r.tokens, r.valid, r.draw) for r in b.rows] for b in waiting.values()
+            [(r.key, r.start, r.tokens, r.valid, r.draws) for r in b.rows] for b in waiting.values()
         )
         if any(rows != first for rows in others):
             self.world.violate(

@@ -23,6 +23,7 @@ MASK = (1 << 64) - 1
 VOCABULARY = 61
 END_OF_SEQUENCE = TokenId(7)
 STAMP_BYTES = 8
+REPEATS = 2  # as a request's top_k: its answer repeats itself
 
 
 def scramble(x: int) -> int:
@@ -64,9 +65,13 @@ def next_token(
     allowed: Collection[int] | None = None,
     bad: Collection[int] = (),
 ) -> TokenId:
-    """Return the token after a history. Penalties depend on the tokens of the prompt, each once,
-    and on those of the answer so far. Only tokens are drawn that the grammar allows (`allowed`;
-    None: all) and the request too, and none of `bad`; `barred` ones only if no others are left."""
+    """Return the token after a history. A request with REPEATS says the same token for a while, and
+    then another one, so that drafts are often right. Penalties depend on the tokens of the prompt,
+    each once, and on those of the answer so far. Only tokens are drawn that the grammar allows
+    (`allowed`; None: all) and the request too, and none of `bad`; `barred` ones only if no others
+    are left."""
+    if sampling.top_k == REPEATS:
+        history, index = 0, TokenIndex(index // 5)
     drawn = history ^ (sampling.seed * 0x9E37 + index)
     if sampling.shaping is not None:
         drawn ^= _shaped(sampling.shaping, prompt, answer)

@@ -409,10 +409,29 @@ class SimEngine:
         allowed = self._allowed.pop((seq, row.key), None)
         drawn, why = None, self.collective.raises(row) if samples else ""
         failed = RowFailure(FailCode.COMPUTE_FAILED, why) if why else None
+        more: tuple[Drawn, ...] = ()
         if row.draw is not None and samples and failed is None:
-            history = self.collective.histories[row.key][end - 1]
-            drawn = self._draw(row.key, row.draw, history, allowed)
-        return RowDone(row.key, drawn, sums, failed, self._score(row) if samples else None)
+            drawn, *rest = self._draws(row, end, allowed)
+            more = tuple(rest)
+        scores = self._score(row) if samples else None
+        return RowDone(row.key, drawn, sums, failed, scores, more)
+
+    def _draws(self, row: Row, end: int, allowed: Allowed | None) -> list[Drawn]:
+        """Draw after the last tokens, as long as the row goes on with what is drawn."""
+        found: list[Drawn] = []
+        for at, draw in enumerate(row.draws, start=end - len(row.draws)):
+            history = self.collective.histories[row.key][at]
+            if found and draw.past is not None and draw.past.constrained:
+                if not self._matchers.knows(row.key):
+                    break  # its room has ended
+                try:
+                    allowed = self._matchers.allowed(row.key, draw.past.answer)
+                except GrammarError:
+                    break  # the answer is complete
+            found.append(self._draw(row.key, draw, history, allowed))
+            if at + 1 < end and found[-1].token != row.tokens[at + 1 - row.start]:
+                break
+        return found
 
     def _score(self, row: Row) -> PromptScores | None:
         """Score what follows the row's positions, from the tokens that it is given."""

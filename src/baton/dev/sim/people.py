@@ -120,7 +120,9 @@ class SimulatedClients:
             deadline_ms=60 + 100 * self._world.tape.below(5, "tight") if tight else patience_ms,
         )
         salt = SALTS[self._world.tape.below(len(SALTS), "salt")]
-        sampling = Sampling(0.0, 1.0, 0, number, None)
+        # not drawn from the tape either
+        says_again = self._world.draw.drafts and number % 3
+        sampling = Sampling(0.0, 1.0, content.REPEATS if says_again else 0, number, None)
         if self._world.draw.shaped:
             sampling, limits = self._shaped(sampling, limits)
         # not drawn from the tape, so that worlds that are not shaped stay as they are

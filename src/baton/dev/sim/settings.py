@@ -167,11 +167,16 @@ class WorldDraw(msgspec.Struct, frozen=True):
     local_prefill: bool = False  # whether decode workers may compute prompts
     # whose processes are of the version before ours until they start again
     older: str = ""
+    drafts: bool = False  # whether tokens are drafted, and answers repeat themselves
 
     @property
     def clean(self) -> bool:
         """Whether no fault occurs in this world."""
         return self.faults == Faults()
+
+
+HOSTILE_MS = (800, 1200, 600, 2000)  # how long faults happen
+DRAFTS_MS = (1200, 2000)  # in worlds with so long ones tokens are drafted
 
 
 def draw_table(tape: Tape) -> StateTable:
@@ -206,6 +211,10 @@ def draw_world(tape: Tape) -> WorldDraw:
     """Draw a world. If all choices are zero it has one prefill and one decode worker of one rank
     each, no faults, and nothing that costs time."""
     found = draw_service(tape)
+    # what is drawn already decides on drafts, so that all other choices of a seed stay as they were
+    slots = any(group.unit is Unit.SLOT for group in found.table.groups)
+    drafts = found.hostile_ms in DRAFTS_MS and not slots
+    found = msgspec.structs.replace(found, drafts=drafts)
     if not found.clean and tape.chance(0.33, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
     if tape.chance(0.045, "a crowd"):
@@ -246,7 +255,7 @@ def draw_service(tape: Tape) -> WorldDraw:
         workers=tuple(workers),
         faults=Faults() if tape.chance(0.06, "clean") else draw_faults(tape),
         requests=5 + tape.below(2, "requests"),
-        hostile_ms=(800, 1200, 600, 2000)[tape.below(4, "hostile_ms")],
+        hostile_ms=HOSTILE_MS[tape.below(len(HOSTILE_MS), "hostile_ms")],
         attempts_differ=not tape.chance(0.3, "attempts_alike"),
         quiet_ends=not tape.chance(0.4, "loud_ends"),
         pressed=crowd == PRESSED,

@@ -25,6 +25,7 @@ from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings
+from baton.core.scheduler.suffix_lookup import LookupRule
 from baton.dev.sim.at_rest import Where
 from baton.dev.sim.books import PlanBook, ShadowBooks
 from baton.dev.sim.cache_news import untrue
@@ -55,6 +56,8 @@ from baton.trace.log import CoreKind
 WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)
 # the share of the pool for rooms ahead of admission, by the worker's `max_rooms`; otherwise all
 AHEAD = {3: 0.5, 4: 0.25}
+
+DRAFTS = LookupRule(drafts=3, shortest=1, factor=2.0)
 
 
 class Silent(Narration):
@@ -203,6 +206,7 @@ class WorkerRun:
             answer_ms=60,
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,
+            drafts=DRAFTS if self.world.draw.drafts and d.role != "prefill" else None,
         )
 
     # ---- what goes in and out, for the judges ---------------------------------------------------

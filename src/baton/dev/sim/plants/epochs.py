@@ -165,8 +165,9 @@ class KeepsConnections(Pairing):
         self.worker.draft.disconnect = parted
 
 
-def _restarted_counter(room: GeneratingRoom, final: Any = None) -> RowOrder:
-    return msgspec.structs.replace(decode_row(room, final), index=TokenIndex(len(room.generated)))
+def _restarted_counter(room: GeneratingRoom, final: Any = None, drafts: Any = ()) -> RowOrder:
+    row = decode_row(room, final, drafts)
+    return msgspec.structs.replace(row, index=TokenIndex(len(room.generated)))
 
 
 PLANTS = (

@@ -1,0 +1,90 @@
+"""Drafts that become more than a guess: sealed, without pages, or drawn as if they were not
+there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from baton.core.agreement import RowOrder, RowResult
+from baton.core.ids import BlockIndex, GroupName, TokenId
+from baton.core.memory.chunks import final_blocks
+from baton.core.memory.state import StateTable
+from baton.core.messages import Drawn
+from baton.core.scheduler import generating
+from baton.core.scheduler.generating_room import GeneratingRoom
+from baton.core.scheduler.preemption import Preemption
+from baton.core.scheduler.stage import all_drawn_of
+from baton.dev.sim.parts import Parts, Replaced
+from baton.dev.sim.plants.plant import Plant
+
+Final = dict[GroupName, tuple[BlockIndex, BlockIndex]]
+_decode_row, _completed = generating.decode_row, generating.completed
+
+
+def _with_table(table: StateTable, room: Any) -> Final:
+    room.table = table
+    return _completed(table, room)
+
+
+def _sealed_with_drafts(
+    room: Any, final: Final | None = None, drafts: Sequence[TokenId] = ()
+) -> RowOrder:
+    row = _decode_row(room, final, drafts)
+    if not drafts or not room.enters:
+        return row
+    table, end = room.table, row.start + len(row.tokens)
+    found = final_blocks(table, start=row.start, end=end, length=end + 1)
+    lasting = {group: blocks for group, blocks in found.items() if group in table.lasting}
+    return msgspec.structs.replace(row, final={**row.final, **lasting})
+
+
+def _same_past(
+    room: GeneratingRoom,
+    final: Mapping[GroupName, tuple[BlockIndex, BlockIndex]] | None = None,
+    drafts: Sequence[TokenId] = (),
+) -> RowOrder:
+    row = _decode_row(room, final, drafts)
+    return msgspec.structs.replace(row, ahead=(row.past,) * len(drafts))
+
+
+def _without_the_first(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Drawn, ...]:
+    drawn = all_drawn_of(ranks, row)
+    return drawn[1:] or drawn
+
+
+PLANTS = (
+    Plant(
+        "draft_without_page",
+        "a room has drafts though it lacks pages for them",
+        ("page_books",),
+        None,
+        lambda: Parts(replaced=(Replaced(Preemption, "reach", lambda self, room, position: True),)),
+    ),
+    Plant(
+        "draft_sealed",
+        "a block that is complete with drafts is sealed at once, whether they are right or not",
+        ("sealed_once",),
+        None,
+        lambda: Parts(
+            replaced=(
+                Replaced(generating, "completed", _with_table),
+                Replaced(generating, "decode_row", _sealed_with_drafts),
+            )
+        ),
+    ),
+    Plant(
+        "draft_past_of_the_first",
+        "the draws after drafts count penalties and bad words as if these were not there",
+        ("right_tokens", "right_logprobs"),
+        None,
+        lambda: Parts(replaced=(Replaced(generating, "decode_row", _same_past),)),
+    ),
+    Plant(
+        "draft_skips_a_token",
+        "of several tokens of a step the first is lost",
+        ("right_tokens", "right_logprobs"),
+        None,
+        lambda: Parts(replaced=(Replaced(generating, "all_drawn_of", _without_the_first),)),
+    ),
+)
