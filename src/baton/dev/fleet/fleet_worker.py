@@ -24,7 +24,6 @@ from baton.core.events import (
     ReportDue,
     TimerDue,
 )
-from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
@@ -40,7 +39,6 @@ from baton.core.rank.rank_effects import (
     RankEffect,
     Read,
 )
-from baton.core.rank.rows import pack
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings, RoomState
 from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
@@ -183,8 +181,8 @@ class FleetWorker:
         """Return how many steps follow each other that differ from this one only in what they have
         generated before, if nothing comes to this worker meanwhile.
 
-        All of its rows generate, they are all answers that run here, none ends before the last of
-        these steps, and there are pages enough for all of them.
+        All of its rows generate, they are all answers that run here, none ends in these steps, and
+        there are pages enough for all of them.
         """
         if self._most_steps == 1 or any(row.said != 1 or row.draw is None for row in batch.rows):
             return 1
@@ -194,9 +192,10 @@ class FleetWorker:
         steps = self._most_steps
         for row in batch.rows:
             room = rooms[row.key]
-            steps = min(steps, room.ticket.limits.max_tokens - room.next_index)
+            steps = min(steps, room.ticket.limits.max_tokens - room.next_index - 1)
         pages = steps // self._profile.memory.page_tokens + 1  # that a row may lack
-        return steps if pages * len(batch.rows) <= self.leader.worker.ledger.free()[KV] else 1
+        enough = pages * len(batch.rows) <= self.leader.worker.ledger.free()[KV]
+        return max(1, steps) if enough else 1
 
     def _interrupt(self) -> None:
         interrupted = self.engine.interrupt()
@@ -211,19 +210,13 @@ class FleetWorker:
 
     def _generated(self, batch: Batch, steps: int) -> None:
         """So many steps of a batch have ended that the core is not told of: the answers have their
-        tokens, with pages and sums, as if it had been."""
-        worker, block = self.leader.worker, self._profile.memory.page_tokens
+        tokens, and the pages for these. The step after them seals what they have completed."""
+        worker = self.leader.worker
         for row in batch.rows if steps else ():
             room = worker.rooms.get(row.key)
-            if room is None or room.state is not RoomState.RUNNING:
-                continue
-            first = room.position + 1
-            room.generated.extend([DRAWN] * steps)
-            complete = (first + steps) // block - first // block  # blocks, without the first step's
-            if complete and room.sums is not None:
-                sums = {KV: pack(blank_sums(complete))}
-                add_sums(room.sums, {Rank(0): sums}, worker.placements)
-            assert worker.blocks.grow(room, room.position), "there were pages enough"
+            if room is not None and room.state is RoomState.RUNNING:
+                room.generated.extend([DRAWN] * steps)
+                assert worker.blocks.grow(room, room.position), "there were pages enough"
 
 
 def manifest_of(boot: Boot, role: str, profile: MachineProfile) -> Manifest:
