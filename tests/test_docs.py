@@ -65,6 +65,7 @@ def flags_of(words: list[str]) -> set[str]:
     for word in words:
         below = getattr(command, "commands", {})
         if word not in below:
+            command = below.get(getattr(command, "unnamed", None), command)
             break
         command = below[word]
     return {

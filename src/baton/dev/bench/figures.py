@@ -64,8 +64,13 @@ MEASURES: Mapping[str, Callable[[RequestOutcome], float]] = MappingProxyType(
 Slos = Mapping[str, float]  # measure -> milliseconds at most
 
 
-def parse_slos(texts: Sequence[str]) -> dict[str, float]:
+def parse_slos(
+    texts: Sequence[str], *, flag: str = "--goodput", measures: Sequence[str] = tuple(MEASURES)
+) -> dict[str, float]:
     """Read SLOs such as `ttft:200 tpot:50`, separated by blanks or commas.
+
+    flag: which errors name
+    measures: which may be limited
 
     Raises:
         ConfigError: a text is not an SLO
@@ -73,16 +78,16 @@ def parse_slos(texts: Sequence[str]) -> dict[str, float]:
     slos: dict[str, float] = {}
     for pair in " ".join(texts).replace(",", " ").split():
         name, _, limit = pair.partition(":")
-        if name not in MEASURES:
+        if name not in measures:
             raise ConfigError(
-                f"--goodput {pair}: give NAME:MILLISECONDS with NAME among {', '.join(MEASURES)}"
+                f"{flag} {pair}: give NAME:MILLISECONDS with NAME among {', '.join(measures)}"
             )
         try:
             slos[name] = float(limit)
         except ValueError:
-            raise ConfigError(f"--goodput {pair}: {limit!r} is no number of milliseconds") from None
+            raise ConfigError(f"{flag} {pair}: {limit!r} is no number of milliseconds") from None
         if not slos[name] > 0:
-            raise ConfigError(f"--goodput {pair}: the limit must be above 0")
+            raise ConfigError(f"{flag} {pair}: the limit must be above 0")
     return slos
 
 

@@ -8,13 +8,17 @@ same.
 import csv
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from baton.core.errors import ConfigError
+
+T = TypeVar("T")
 
 MOONCAKE_BLOCK = 512  # tokens behind one hash id of a Mooncake trace
 
@@ -56,6 +60,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if not value > 0:
                 raise ConfigError(f"{flag} {value}: it must be above 0")
+
+
+class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a trace, as its file has it.
+
+    Attributes:
+        number: of its line
+        at_s: when it came; None if the trace does not say
+        hash_ids: of the blocks of MOONCAKE_BLOCK tokens that its prompt begins with
+    """
+
+    number: int
+    at_s: float | None
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
 
 
 class LengthRow(msgspec.Struct, frozen=True):
@@ -104,21 +124,41 @@ def file_items(kind: str, path: Path, count: int | None, shape: Shape) -> list[I
     """
     if kind not in READERS:
         raise ConfigError(f"--dataset-name {kind}: there is random, {', '.join(READERS)}")
+    return _read(f"--dataset-path {path}", path, count, lambda lines: READERS[kind](lines, shape))
+
+
+def trace_rows(kind: str, path: Path, count: int | None) -> list[TraceRow]:
+    """Return the first `count` requests of a trace (None = all), without their prompts.
+
+    Raises:
+        ConfigError: the file, or a line of it, cannot be read
+    """
+    if kind not in TRACE_READERS:
+        raise ConfigError(f"--dataset-name {kind}: a trace is {' or '.join(TRACE_READERS)}")
+    return _read(str(path), path, count, TRACE_READERS[kind])
+
+
+def _read(
+    name: str, path: Path, count: int | None, read: Callable[["_Lines"], Iterator[T]]
+) -> list[T]:
+    """Read a file. name: of the file, in errors"""
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            items = list(itertools.islice(READERS[kind](_Lines(lines, path), shape), count))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--dataset-path {path}: {error}") from error
+            items = list(itertools.islice(read(_Lines(lines, name)), count))
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: {error}") from error
     if not items:
-        raise ConfigError(f"--dataset-path {path}: it holds no requests")
+        raise ConfigError(f"{name}: it holds no requests")
     return items
 
 
 class _Lines:
     """The lines of a file, which knows the number of the present line."""
 
-    def __init__(self, lines: Iterator[str], path: Path) -> None:
-        self._lines, self.path, self.number = lines, path, 0
+    def __init__(self, lines: Iterator[str], name: str) -> None:
+        self._lines, self._name, self.number = lines, name, 0
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
@@ -127,7 +167,7 @@ class _Lines:
                 yield line
 
     def wrong(self, why: object) -> ConfigError:
-        return ConfigError(f"--dataset-path {self.path}, line {self.number}: {why}")
+        return ConfigError(f"{self._name}, line {self.number}: {why}")
 
 
 def _prompts(lines: _Lines, shape: Shape) -> Iterator[Item]:
@@ -140,38 +180,56 @@ def _prompts(lines: _Lines, shape: Shape) -> Iterator[Item]:
         yield Item(row.prompt, row.output_tokens or shape.output_tokens)
 
 
-def _mooncake(lines: _Lines, shape: Shape) -> Iterator[Item]:
-    decoder, start = msgspec.json.Decoder(LengthRow), None
+def _mooncake(lines: _Lines) -> Iterator[TraceRow]:
+    decoder = msgspec.json.Decoder(LengthRow)
     for line in lines:
         try:
             row = decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise lines.wrong(error) from error
-        at = None if row.timestamp is None else row.timestamp / 1e3
-        start = at if start is None else start
-        prompt = _shared(row.hash_ids, lines.number, _scaled(row.input_length, shape), shape)
-        yield Item(prompt, _scaled(row.output_length, shape), _since(start, at, shape))
+        yield TraceRow(
+            number=lines.number,
+            at_s=None if row.timestamp is None else row.timestamp / 1e3,
+            input_tokens=row.input_length,
+            output_tokens=row.output_length,
+            hash_ids=row.hash_ids,
+        )
 
 
-def _azure(lines: _Lines, shape: Shape) -> Iterator[Item]:
-    start: float | None = None
+def _azure(lines: _Lines) -> Iterator[TraceRow]:
     for row in csv.DictReader(lines):
         try:
-            at = datetime.fromisoformat(row["TIMESTAMP"]).timestamp()
-            prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            yield TraceRow(
+                number=lines.number,
+                at_s=datetime.fromisoformat(row["TIMESTAMP"]).timestamp(),
+                input_tokens=int(row["ContextTokens"]),
+                output_tokens=int(row["GeneratedTokens"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise lines.wrong(
                 f"{error}; wanted are TIMESTAMP, ContextTokens, GeneratedTokens"
             ) from error
-        start = at if start is None else start
-        yield Item(
-            _shared((), lines.number, _scaled(prompt, shape), shape),
-            _scaled(output, shape),
-            _since(start, at, shape),
-        )
 
 
-READERS = {"custom": _prompts, "mooncake": _mooncake, "azure": _azure}
+TRACE_READERS = MappingProxyType({"mooncake": _mooncake, "azure": _azure})
+
+
+def _items(rows: Iterator[TraceRow], shape: Shape) -> Iterator[Item]:
+    """Return the requests of a trace, with prompts made of its lengths and blocks."""
+    start: float | None = None
+    for row in rows:
+        start = row.at_s if start is None else start
+        prompt = _shared(row.hash_ids, row.number, _scaled(row.input_tokens, shape), shape)
+        yield Item(prompt, _scaled(row.output_tokens, shape), _since(start, row.at_s, shape))
+
+
+READERS: Mapping[str, Callable[[_Lines, Shape], Iterator[Item]]] = MappingProxyType(
+    {
+        "custom": _prompts,
+        "mooncake": lambda lines, shape: _items(_mooncake(lines), shape),
+        "azure": lambda lines, shape: _items(_azure(lines), shape),
+    }
+)
 
 
 def _since(start: float | None, at: float | None, shape: Shape) -> float | None:

@@ -2,7 +2,7 @@
 
 import typer
 
-from baton.dev.cli import bench, chaos, fabric, replay_log
+from baton.dev.cli import bench, chaos, fabric, plan, replay_log
 from baton.dev.cli.simulation import command as simulation
 
 
@@ -13,4 +13,5 @@ def add(app: typer.Typer) -> None:
     app.command("chaos", context_settings=more)(chaos.chaos)
     app.add_typer(bench.app, name="bench")
     app.add_typer(fabric.app, name="fabric")
+    app.add_typer(plan.app, name="plan")
     app.add_typer(simulation.app, name="sim")

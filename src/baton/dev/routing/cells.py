@@ -7,13 +7,26 @@ from pathlib import Path
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.core.gateway.request import FrontSettings
+from baton.core.ids import TokenId
 from baton.dev.bench.workload import MOONCAKE_BLOCK, Item, Shape, file_items
-from baton.dev.routing.fleet import Fleet, Machine, ServedRequest
+from baton.dev.fleet.fleet import Fleet, FleetRequest, FleetSettings
+from baton.dev.fleet.profile import (
+    MachineProfile,
+    StepLimits,
+    StepTimes,
+    WireTimes,
+    WorkerMemory,
+)
+from baton.dev.fleet.served_request import ServedRequest
 
 # A worker of the traces' scale: 10,000 tokens/s where attention costs nothing, 100 us for 40,000
 # pairs, and a million tokens of cache.
 TOKEN_US, PAIR_US, STEP_US = 100.0, 0.0025, 2_000
 STEP_TOKENS, CACHED_TOKENS = 8_192, 1_024_000
+MESSAGE_US = 200
+STATE_BYTES = 16  # of a token, which nobody reads
+UNBOUNDED, DAYS_MS = 1 << 30, 36_000_000
 # workers at which a trace is served at its own rate; others are given a rate that is in proportion
 BASE_WORKERS = 8
 
@@ -73,12 +86,14 @@ def trace_items(path: Path, scale: int) -> list[Item]:
 def measure(cell: Cell, items: Sequence[Item], scale: int) -> CellResult:
     """Serve a trace."""
     factor = BASE_WORKERS / (cell.workers * cell.load)
-    fleet = Fleet([machine(scale)] * cell.workers, cell.policy)
-    fleet.serve([msgspec.structs.replace(i, at_s=(i.at_s or 0.0) * factor) for i in items])
+    fleet = Fleet(["unified"] * cell.workers, machine(scale), settings(cell.policy))
+    fleet.serve(_asked(item, factor) for item in items)
     tallies = [worker.leader.worker.reuse.tally() for worker in fleet.workers.values()]
     times = sorted(s.ttft_us / 1e6 for s in fleet.served if s.ttft_us is not None)
     many, done = len(fleet.served), len(times)
     assert times, "somebody is served"
+
+    busy = sum(worker.engine.busy_us for worker in fleet.workers.values())
 
     def percentile(share: float) -> float:
         return round(times[min(done - 1, int(done * share))], 4)
@@ -91,27 +106,51 @@ def measure(cell: Cell, items: Sequence[Item], scale: int) -> CellResult:
         p90=percentile(0.9),
         p99=percentile(0.99),
         hits=round(sum(t.hits for t in tallies) / max(1, sum(t.queries for t in tallies)), 4),
-        busy=round(sum(w.busy_us for w in fleet.workers.values()) / (cell.workers * fleet.now), 4),
+        busy=round(busy / (cell.workers * fleet.clock.now), 4),
         refused=many - done,
         late=round(sum(_late(s, scale) for s in fleet.served) / many, 4),
     )
 
 
-def machine(scale: int) -> Machine:
+def settings(policy: str) -> FleetSettings:
+    """Return how a fleet is run: with a gateway that refuses nobody."""
+    front = FrontSettings(
+        max_requests=UNBOUNDED, max_queued=UNBOUNDED, queue_ms=DAYS_MS, routing_policy=policy
+    )
+    return FleetSettings(front=front, deadline_ms=DAYS_MS)
+
+
+def machine(scale: int) -> MachineProfile:
     """Return a worker whose tokens stand for `scale` tokens each."""
-    return Machine(
-        token_us=TOKEN_US * scale,
-        pair_us=PAIR_US * scale * scale,
-        step_us=STEP_US,
-        step_tokens=STEP_TOKENS // scale,
-        page_tokens=MOONCAKE_BLOCK // scale,
-        pages=CACHED_TOKENS // MOONCAKE_BLOCK,
+    return MachineProfile(
+        name="traces",
+        steps=StepTimes(
+            step_us=STEP_US,
+            token_us=TOKEN_US * scale,
+            pair_us=PAIR_US * scale * scale,
+            row_us=0.0,
+            context_us=0.0,
+        ),
+        wire=WireTimes(bytes_per_s=1e12, read_us=0.0, message_us=MESSAGE_US),
+        memory=WorkerMemory(
+            page_tokens=MOONCAKE_BLOCK // scale,
+            pages=CACHED_TOKENS // MOONCAKE_BLOCK,
+            token_bytes=STATE_BYTES,
+        ),
+        limits=StepLimits(step_tokens=STEP_TOKENS // scale, max_rooms=1 << 20),
     )
 
 
+def _asked(item: Item, factor: float) -> FleetRequest:
+    """Return a request that is answered with one token."""
+    assert item.at_s is not None, "a trace has times"
+    assert not isinstance(item.prompt, str), "a trace has token ids"
+    return FleetRequest(round(item.at_s * factor * 1e6), tuple(map(TokenId, item.prompt)), 1)
+
+
 def _late(served: ServedRequest, scale: int) -> bool:
-    one = machine(scale)
-    alone = one.step_us + served.tokens * (one.token_us + one.pair_us * served.tokens / 2)
+    times, tokens = machine(scale).steps, served.prompt_tokens
+    alone = times.step_us + tokens * (times.token_us + times.pair_us * tokens / 2)
     return served.ttft_us is None or served.ttft_us > 10 * alone
 
 

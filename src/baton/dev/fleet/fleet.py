@@ -1,0 +1,168 @@
+"""A service on a virtual clock: the core of one gateway, and the leaders and ranks of its workers,
+as they are shipped. Only computing and reading are modelled.
+
+    request ──▶ Front ──Ticket──▶ leaders ──plans──▶ ranks that are busy for as long as their machine would be
+       ▲          ▲                  └──Credits, CacheChanged, Admitted, FirstToken, Tokens──▶ Front
+    a trace       └── all messages take the profile's message_us
+
+Left out: everything that fails, and what the host does besides (docs/planning.md).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from baton.core.door import Emit, Fail, Finish, RequestId, Submit
+from baton.core.effects import Send
+from baton.core.errors import Overloaded
+from baton.core.events import (
+    FrontEvent,
+    GatewayConnected,
+    MessageReceived,
+    Submitted,
+    TimerDue,
+)
+from baton.core.gateway.front import Front
+from baton.core.gateway.request import FrontSettings, Say
+from baton.core.ids import Boot, Micros, Room, TokenId
+from baton.core.messages import AnyMessage, Limits, Sampling
+from baton.dev.fleet.fleet_worker import FleetWorker
+from baton.dev.fleet.network import FleetNetwork
+from baton.dev.fleet.profile import MachineProfile
+from baton.dev.fleet.served_request import ServedRequest
+from baton.dev.fleet.virtual_clock import VirtualClock
+
+SAMPLING = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
+SETTLE_US = 1_000_000  # until all workers are introduced to each other
+
+
+class FleetRequest(msgspec.Struct, frozen=True):
+    """What a fleet is asked. at_us: counted from the first request"""
+
+    at_us: int
+    prompt: tuple[TokenId, ...]
+    output_tokens: int
+
+
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a fleet is run.
+
+    Attributes:
+        front: of the gateway
+        deadline_ms: of each request (`--request-timeout`)
+        prefix_cache: whether workers keep the pages of earlier prompts
+        most_steps: steps in succession that the core is not asked about at most, as nothing changes
+            between them; 1 asks it about each
+    """
+
+    front: FrontSettings = FrontSettings()
+    deadline_ms: int = 600_000
+    prefix_cache: bool = True
+    most_steps: int = 64
+
+
+class Fleet:
+    """Workers and their gateway."""
+
+    GATEWAY = Boot(1)
+
+    def __init__(
+        self, roles: Sequence[str], profile: MachineProfile, settings: FleetSettings
+    ) -> None:
+        """roles: of each worker"""
+        self.clock = VirtualClock()
+        self.network = FleetNetwork(profile.wire)
+        self._settings, self._message_us = settings, profile.wire.message_us
+        self.front = Front(self.GATEWAY, settings.front)
+        self._front_wakes_at: Micros | None = None
+        self._coming: Iterator[FleetRequest] | None = None  # requests that have not come yet
+        self._start = Micros(0)  # when the first of them came, or is to come
+        self._open: dict[RequestId, ServedRequest] = {}
+        self.served: list[ServedRequest] = []
+        self.workers = {
+            boot: FleetWorker(
+                boot,
+                role,
+                profile,
+                clock=self.clock,
+                network=self.network,
+                send=self._send,
+                prefix_cache=settings.prefix_cache,
+                most_steps=settings.most_steps,
+            )
+            for i, role in enumerate(roles)
+            for boot in (Boot(i + 2),)
+        }
+        for worker in self.workers.values():
+            worker.take(GatewayConnected(self.GATEWAY))
+
+    def serve(self, requests: Iterable[FleetRequest]) -> list[ServedRequest]:
+        """Serve requests at their times until all have ended; they come in the order of these, and
+        each is asked for when the one before has come. Returns what became of them, in order."""
+        self._coming, self._start = iter(requests), Micros(self.clock.now + SETTLE_US)
+        self._expect_next()
+        while (self._open or self._coming is not None) and self.clock.advance():
+            pass
+        return self.served
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def _expect_next(self) -> None:
+        request = next(self._coming, None) if self._coming is not None else None
+        if request is None:
+            self._coming = None
+        else:
+            self.clock.at(self._start + request.at_us, self._ask, request)
+
+    def _ask(self, request: FleetRequest) -> None:
+        self._expect_next()
+        number, prompt = RequestId(len(self.served)), request.prompt
+        served = ServedRequest(
+            at=self.clock.now, prompt_tokens=len(prompt), asked=request.output_tokens
+        )
+        self._open[number] = served
+        self.served.append(served)
+        limits = Limits(request.output_tokens, (), (), self._settings.deadline_ms)
+        try:
+            self._front(Submitted(Submit(number, prompt, SAMPLING, limits), Room(f"{number:032x}")))
+        except Overloaded as error:
+            self._open.pop(number).failure = str(error)
+
+    def _hear(self, heard: Emit | Finish | Fail) -> None:
+        served = self._open[heard.request]
+        match heard:
+            case Emit():
+                served.first = self.clock.now if served.first is None else served.first
+                served.last = self.clock.now
+                served.tokens += len(heard.drawn)
+            case Finish():
+                del self._open[heard.request]
+            case Fail():
+                del self._open[heard.request]
+                served.failure = heard.detail
+
+    # ---- the gateway ----------------------------------------------------------------------------
+
+    def _send(self, source: Boot, target: Boot, message: AnyMessage) -> None:
+        when, event = self.clock.now + self._message_us, MessageReceived(source, message)
+        if target == self.GATEWAY:
+            self.clock.at(when, self._front, event)
+        else:
+            self.clock.at(when, self.workers[target].take, event)
+
+    def _front(self, event: FrontEvent) -> None:
+        for effect in self.front.step(event, self.clock.now):
+            match effect:
+                case Send():
+                    self._send(self.GATEWAY, effect.to, effect.message)
+                case Say():
+                    self._hear(effect.heard)
+        wake = self.front.next_wake()
+        if wake is not None and (self._front_wakes_at is None or wake < self._front_wakes_at):
+            self._front_wakes_at = wake
+            self.clock.at(wake, self._front_timer, wake)
+
+    def _front_timer(self, wake: Micros) -> None:
+        if self._front_wakes_at == wake:
+            self._front_wakes_at = None
+            self._front(TimerDue())

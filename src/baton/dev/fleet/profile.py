@@ -1,0 +1,186 @@
+"""What a worker's machine can do, as figures that a simulation runs on: how long steps, reads and
+messages take, and what fits in memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from baton.core.errors import ConfigError
+from baton.core.work import Row
+
+# state of a long prompt's last chunk, whose transfer is not overlapped; as a worker has it
+LAST_CHUNK_BYTES = 32 << 20
+ELEMENT_BYTES = 4  # the state of a token is a row of such elements
+
+Time = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a step takes: the sum of these, in microseconds.
+
+    Attributes:
+        step_us: for a step, whatever is in it
+        token_us: for each token of a prompt
+        pair_us: for each pair of such a token and a position up to it (attention)
+        row_us: for each answer of which the step generates a token
+        context_us: for each position of that answer's context
+    """
+
+    step_us: Time
+    token_us: Time
+    pair_us: Time
+    row_us: Time
+    context_us: Time
+
+    def of(self, rows: Sequence[Row]) -> float:
+        """Return the microseconds of a step with these rows."""
+        us = self.step_us
+        for row in rows:
+            count, past = len(row.tokens), row.start + len(row.tokens)
+            asked = count - row.said
+            us += asked * (self.token_us + self.pair_us * (row.start + row.start + asked) / 2)
+            us += row.said * (self.row_us + self.context_us * (past + past - row.said + 1) / 2)
+        return us
+
+    def generating(self, rows: Sequence[Row], steps: int) -> float:
+        """Return the microseconds of so many steps in succession, each of which generates a token
+        of every row's answer."""
+        return steps * self.of(rows) + self.context_us * len(rows) * steps * (steps - 1) / 2
+
+
+class HostTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the core takes between two steps, in microseconds: it decides about the next one when it
+    has heard of the last.
+
+    Attributes:
+        turn_us: for each step
+        row_us: for each answer of which the step generates a token
+    """
+
+    turn_us: Time = 0.0
+    row_us: Time = 0.0
+
+
+class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long it takes to hand state over.
+
+    Attributes:
+        bytes_per_s: what a worker sends at most, and what it receives at most
+        read_us: microseconds of a read beyond those of its bytes
+        message_us: microseconds from one process to another, of any message
+    """
+
+    bytes_per_s: Annotated[float, msgspec.Meta(gt=0)]
+    read_us: Time
+    message_us: Time
+
+
+class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker's pool holds.
+
+    Attributes:
+        page_tokens: positions of a page
+        pages: pages of the pool
+        token_bytes: bytes of one position's state, a multiple of 4
+    """
+
+    page_tokens: int
+    pages: int
+    token_bytes: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("page_tokens", 1), ("pages", 1), ("token_bytes", ELEMENT_BYTES)):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} {value}: it must be at least {least}")
+        if self.token_bytes % ELEMENT_BYTES:
+            raise ValueError(f"token_bytes {self.token_bytes}: give a multiple of {ELEMENT_BYTES}")
+
+
+class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator sets for a worker.
+
+    Attributes:
+        step_tokens: tokens of one step (`--max-num-batched-tokens`)
+        max_rooms: requests that run at once (`--max-num-seqs`)
+    """
+
+    step_tokens: Count
+    max_rooms: Count
+
+
+class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well the times of a profile describe what was measured.
+
+    Attributes:
+        measured: how many different steps or reads
+        median_error: median of |fitted - measured| / measured
+        worst_error: the largest of these
+    """
+
+    measured: int
+    median_error: float
+    worst_error: float
+
+
+class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One worker.
+
+    Attributes:
+        fit: how well the times describe what was measured, by what that was; None for figures that
+            were not measured
+    """
+
+    name: str
+    steps: StepTimes
+    wire: WireTimes
+    memory: WorkerMemory
+    limits: StepLimits
+    host: HostTimes = HostTimes()
+    fit: dict[str, FitQuality] | None = None
+
+    @property
+    def step_times(self) -> StepTimes:
+        """From the beginning of a step to the beginning of the next: the step, and the host's turn
+        between the two."""
+        return msgspec.structs.replace(
+            self.steps,
+            step_us=self.steps.step_us + self.host.turn_us,
+            row_us=self.steps.row_us + self.host.row_us,
+        )
+
+    @property
+    def last_chunk_tokens(self) -> int:
+        """The tokens of a long prompt's last chunk."""
+        return max(self.memory.page_tokens, LAST_CHUNK_BYTES // self.memory.token_bytes)
+
+
+def read_profile(path: Path) -> MachineProfile:
+    """Return the profile that a file holds as JSON.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no profile
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MachineProfile)
+    except OSError as error:
+        raise ConfigError(f"--profile {path}: {error.strerror or error}") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"--profile {path}: {error}; 'baton plan measure --out FILE' writes one"
+        ) from error
+
+
+def write_profile(profile: MachineProfile, path: Path) -> None:
+    """Write a profile as JSON.
+
+    Raises:
+        ConfigError: the file cannot be written
+    """
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"--out {path}: {error.strerror or error}") from error

@@ -1,0 +1,210 @@
+"""Times steps of the engine in this process: prompts, answers, and both in one step.
+
+Each kind of step is timed in turn, round after round, so that a slow moment of the machine does not
+fall on one kind alone. The state that steps look back on is zero, which takes as long as any other.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from baton.adapters.memory import HostPool
+from baton.core.errors import ConfigError
+from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
+from baton.core.memory.state import DType, Full, Placement
+from baton.core.messages import Sampling
+from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row
+from baton.dev.profiling.least_squares import MeasuredStep
+from baton.engine.attention.registry import Backends
+from baton.engine.checkpoint import Checkpoint
+from baton.engine.comm import Alone
+from baton.engine.cpu_ops import CpuOps
+from baton.engine.digest import block_sums
+from baton.engine.engine import TorchEngine
+from baton.engine.kernels.team import Team
+from baton.engine.models import FAMILIES
+from baton.engine.models.base import family_of
+
+B = 16  # tokens of a block
+LEAST_ROUNDS, MOST_ROUNDS = 2, 9
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
+FED = TokenId(5)
+
+
+class StepShape(msgspec.Struct, frozen=True):
+    """A step to time: a chunk of a prompt behind `start` positions, and answers of one length.
+
+    held_back: it is not fitted to, but tells how well the fit foretells steps that it does not know
+    """
+
+    tokens: int = 0
+    start: int = 0
+    rows: int = 0
+    context: int = 0
+    held_back: bool = False
+
+
+def shapes(step_tokens: int, positions: int) -> list[StepShape]:
+    """Return the steps to time.
+
+    step_tokens: most tokens of a step; positions: of the longest sequence
+    """
+    chunks = [n for n in (B, 64, 192, step_tokens) if n <= step_tokens]
+    starts = [0, positions // 4, positions // 2]
+    prompts = [StepShape(n, s) for n in chunks for s in starts if n + s <= positions]
+    answers = [
+        StepShape(rows=rows, context=context)
+        for rows in (1, 4, 16)
+        for context in (32, positions // 4, positions // 2)
+    ]
+    known = [
+        StepShape(chunks[-1] // 2, 0, 4, positions // 4),
+        StepShape(B, 0, 16, positions // 4),
+    ]
+    # of every kind some that the fit has not seen
+    fresh = [
+        StepShape(chunks[-1] // 2, positions // 4, held_back=True),
+        StepShape(rows=8, context=positions // 4, held_back=True),
+        StepShape(chunks[-1] // 4, positions // 4, 8, positions // 4, held_back=True),
+    ]
+    return list(dict.fromkeys([*prompts, *answers, *known, *fresh]))
+
+
+class TimedModel:
+    """A model on this machine's engine, with a pool of its own.
+
+    Raises:
+        ConfigError: the model has state besides that of all positions
+    """
+
+    def __init__(
+        self, path: Path, dtype: DType, *, threads: int, step_tokens: int, positions: int, rows: int
+    ) -> None:
+        """positions: of each of so many sequences; step_tokens: of one step at most"""
+        checkpoint = Checkpoint.open(path)
+        family = family_of(checkpoint.config, FAMILIES)
+        table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
+        if other := [g.name for g in table.groups if not isinstance(g.extent, Full)]:
+            raise ConfigError(
+                f"{path}: its state {', '.join(other)} has a window or is recurrent, which a "
+                "profile cannot state yet; measure a model with full attention"
+            )
+        self.placement = Placement(table, 1, 1, 0, 0, 1)
+        self._pages = -(-positions // B)
+        self._pools = {
+            g.name: HostPool(rows * self._pages * self.placement.page_bytes(g.name))
+            for g in table.groups
+        }
+        self._ended, self._seq = threading.Event(), 0
+        ops = CpuOps(dtype, Team(threads))
+        self._engine = TorchEngine(
+            model=family.build(checkpoint, self.placement, dtype, ops, Alone()),
+            placement=self.placement,
+            pools=self._pools,
+            backends=Backends(self._pools, self.placement),
+            block_sums=block_sums,
+            identity=1,
+            threads=threads,
+            wake=self._ended.set,
+            rehearse=lambda: ops.rehearse(step_tokens),
+        )
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the state of one position."""
+        return sum(self.placement.block_bytes(g) for g in self._pools) // B
+
+    def close(self) -> None:
+        """End its threads, then give its memory back."""
+        self._engine.close()
+        for pool in self._pools.values():
+            pool.close()
+
+    def step_us(self, shape: StepShape) -> float:
+        """Return the microseconds of one step."""
+        rows = [self._answer(n, shape.context) for n in range(shape.rows)]
+        if shape.tokens:
+            rows.append(self._prompt(shape.rows, shape.start, shape.tokens))
+        self._seq += 1
+        batch, began = Batch(Seq(self._seq), tuple(rows)), time.perf_counter()
+        self._engine.submit(batch)
+        done = self._wait()
+        assert isinstance(done, BatchDone), "nothing else is under way"
+        assert not [row for row in done.rows if row.failed], "nothing is drawn that cannot be"
+        return 1e6 * (time.perf_counter() - began)
+
+    def digest_us(self, blocks: int) -> float:
+        """Return the microseconds in which so many blocks are hashed, as after a read."""
+        began = time.perf_counter()
+        for number, group in enumerate(self._pools):
+            numbers = np.arange(blocks, dtype=np.int64)
+            slots = numbers % (self._pools[group].nbytes // self.placement.block_bytes(group))
+            self._engine.digest(DigestOrder(Job(number), group, slots, numbers))
+            assert isinstance(self._wait(), DigestDone), "nothing else is under way"
+        return 1e6 * (time.perf_counter() - began)
+
+    def _wait(self) -> object:
+        while not (found := self._engine.poll()):
+            self._ended.wait()
+            self._ended.clear()
+        return found[0]
+
+    def _answer(self, n: int, context: int) -> Row:
+        return self._row(n, context - 1, 1, said=1)
+
+    def _prompt(self, n: int, start: int, tokens: int) -> Row:
+        return self._row(n, start, tokens, said=0)
+
+    def _row(self, n: int, start: int, tokens: int, *, said: int) -> Row:
+        pages = np.arange(n * self._pages, (n + 1) * self._pages, dtype=np.int32)
+        # a prompt's blocks are sealed, as they are handed over
+        final = (BlockIndex(start // B), BlockIndex((start + tokens) // B))
+        groups: list[GroupName] = list(self._pools)
+        return Row(
+            key=Key(Room(f"{n:032x}"), Epoch(1)),
+            start=start,
+            tokens=(FED,) * tokens,
+            pages=dict.fromkeys(groups, pages),
+            final=dict.fromkeys(groups, final) if not said and final[0] < final[1] else {},
+            valid=start + tokens,
+            draw=Draw(GREEDY, TokenIndex(0)),
+            said=said,
+        )
+
+
+def timed(
+    model: TimedModel, wanted: Sequence[StepShape], *, seconds: float
+) -> Iterator[tuple[StepShape, float]]:
+    """Time steps round after round for so long, each at least twice after one that does not count.
+    Yields single times, in microseconds."""
+    for shape in wanted:
+        model.step_us(shape)
+    ends = time.monotonic() + seconds
+    for number in range(MOST_ROUNDS):
+        for shape in wanted:
+            if number >= LEAST_ROUNDS and time.monotonic() > ends:
+                return
+            yield shape, model.step_us(shape)
+
+
+def medians(times: Sequence[tuple[StepShape, float]]) -> dict[StepShape, MeasuredStep]:
+    """Return the median step of each shape."""
+    by_shape: dict[StepShape, list[float]] = {}
+    for shape, us in times:
+        by_shape.setdefault(shape, []).append(us)
+    return {shape: _measured(shape, median(found)) for shape, found in by_shape.items()}
+
+
+def _measured(shape: StepShape, us: float) -> MeasuredStep:
+    return MeasuredStep(
+        tokens=shape.tokens,
+        pairs=shape.tokens * (shape.start + shape.start + shape.tokens) / 2,
+        rows=shape.rows,
+        context=shape.rows * shape.context,
+        us=us,
+    )
