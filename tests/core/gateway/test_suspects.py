@@ -69,6 +69,21 @@ def test_who_gave_way_is_no_suspect(bench: Bench) -> None:
     assert not again.alone_until
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_who_gave_way_and_is_still_computed_where_a_worker_ends_is_a_suspect(
+    bench: Bench, said: bool
+) -> None:
+    """A step of it was under way there, unless the worker has said that it has ended it."""
+    first = start(bench)
+    (again,) = tickets(bench.say(first.prefill, Withdrawn(first.key)))
+    if said:
+        bench.say(first.prefill, Ended(first.key))
+    other = first.prefill != again.prefill
+    lose(bench, first.prefill)
+    (request,) = bench.front.requests
+    assert bool(request.alone_until) is (not said or not other)
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_nobody_has_ended_a_worker_that_was_to_end(bench: Bench, alone: bool) -> None:
     first = start(bench)

@@ -81,6 +81,8 @@ class EpochFailures:
         tried = epochs.suspects.lost(boot)
         if tried is not None and not worker.draining:
             self._convict(tried, f"{name} ended while it computed nothing else: {why}")
+        if tried is None and not worker.draining:
+            self._suspect_earlier(boot)
         for request in [r for r in front.requests if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
             if (
@@ -96,6 +98,14 @@ class EpochFailures:
             epochs.another(
                 request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=ends
             )
+
+    def _suspect_earlier(self, boot: Boot) -> None:
+        """A worker is gone. Steps of epochs that others have ended, or that it had given up itself,
+        may have been under way there."""
+        for key in self._front.epochs.closing.owed_by(boot):
+            request = self._front.requests.in_room(key.room)
+            if request is not None and (request.pair is None or request.key != key):
+                self._front.epochs.suspect(request)
 
     def _partner_drains(self, request: Request, sender: Boot) -> bool:
         """Return whether the other worker of a request's pair was to end. Then it may have ended,

@@ -72,7 +72,7 @@ class Epochs:
         front.marks[Mark.NEW_EPOCH if counts else Mark.GAVE_WAY] += 1
         tried, open_still = request.suspect, bool(self.closing.owing(request.key))
         if counts:
-            request.alone_until = len(request.said) + MARGIN
+            self.suspect(request)
         if request.failures >= front.settings.max_epochs or (
             needs_pair and not front.router.has_pair
         ):
@@ -82,6 +82,10 @@ class Epochs:
         else:
             request.waits(RequestSaw.AGAIN, now)
             front.assignment.start(request, now)
+
+    def suspect(self, request: Request) -> None:
+        """A request may have ended a worker: its next steps are its own."""
+        request.alone_until = len(request.said) + MARGIN
 
     def _hold(self, request: Request, now: Micros) -> None:
         """Keep a suspect until both sides have ended its epoch. What was computed alone may have

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from baton.core.agreement import Fetch, Hold, RowOrder, StepPlan, StepResult
-from baton.core.effects import Effect, Issue, Send
+from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import BlockIndex, GroupName, Key, Rank, Seq, TokenId
 from baton.core.memory.state import Full, StateTable, Unit, extent_blocks
@@ -119,7 +119,9 @@ class CacheBook:
                 "cache_exact",
                 f"{self._name} has cached {sorted(claimed)}; it is wrong about {wrong}",
             )
-        if left or self.at_rest.due:
+        # one that gives up ends with all its rooms, and issues no plan any more
+        ends = any(isinstance(effect, GiveUp) for effect in effects)
+        if (left or self.at_rest.due) and not ends:
             rooms = {_short(key): room.chain for key, room in self._rooms.items()}
             self.at_rest.turned(self._kept.values(), left, rooms)
 
