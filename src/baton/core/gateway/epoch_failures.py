@@ -81,8 +81,6 @@ class EpochFailures:
         tried = epochs.suspects.lost(boot)
         if tried is not None and not worker.draining:
             self._convict(tried, f"{name} ended while it computed nothing else: {why}")
-        if tried is None and not worker.draining:
-            self._suspect_earlier(boot)
         for request in [r for r in front.requests if r.pair is not None and boot in r.pair]:
             assert request.pair is not None
             if (
@@ -98,6 +96,8 @@ class EpochFailures:
             epochs.another(
                 request, FailCode.WORKER_LOST, detail, now, counts=counts, needs_pair=ends
             )
+        if tried is None and not worker.draining:
+            self._suspect_earlier(boot)
 
     def _suspect_earlier(self, boot: Boot) -> None:
         """A worker is gone. Steps of epochs that others have ended, or that it had given up itself,

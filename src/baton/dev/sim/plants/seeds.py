@@ -138,7 +138,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "damage_at_rest_ignored": 30,
     "watchdog_asleep": 14,
     "watchdog_of_steps_alone": 76,
-    "poison_tried_everywhere": 53,
+    "poison_tried_everywhere": 123,
     "suspect_shares_its_step": 254,
     "suspect_begins_at_once": 277,
     "company_refused": 89,
