@@ -136,6 +136,8 @@ def test_it_serves_for_a_user_who_can_write_nothing_and_says_once_where_its_kern
     installed: Path, tiny: Path, folder: Path
 ) -> None:
     model = shutil.copytree(tiny, folder / "model")
+    for file in model.iterdir():
+        file.chmod(0o644)  # weights are written for their owner alone
     with serving(installed, model, folder) as (process, http):
         body = {"prompt": "A baton is", "max_tokens": 4, "ignore_eos": True}
         answer = http.post("/v1/completions", json=body)
