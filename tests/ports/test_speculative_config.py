@@ -3,7 +3,7 @@
 import pytest
 
 from baton.core.errors import ConfigError
-from baton.core.scheduler.suffix_lookup import LookupRule
+from baton.core.scheduler.lookup_rule import LookupRule
 from baton.ports.speculative_config import FLAG, SpeculativeConfig
 
 

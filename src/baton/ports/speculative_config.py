@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.core.scheduler.suffix_lookup import MOST_DRAFTS, LookupRule
+from baton.core.scheduler.lookup_rule import MOST_DRAFTS, LookupRule
 
 FLAG = "--speculative-config"
 EXAMPLE = '\'{"method": "suffix"}\''

@@ -19,7 +19,7 @@ from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, U
 from baton.core.scheduler.draft_payoff import EVERY, TRIAL_STEPS, DraftPayoff
 from baton.core.scheduler.drafting import require_draftable
 from baton.core.scheduler.generating import completed
-from baton.core.scheduler.suffix_lookup import LookupRule
+from baton.core.scheduler.lookup_rule import LookupRule
 
 PROMPT = tuple(range(1, 12))
 RULE = LookupRule(drafts=6, shortest=1, factor=3.0)

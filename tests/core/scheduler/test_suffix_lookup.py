@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.scheduler.suffix_lookup import KEPT, Answers, LookupRule, SuffixLookup
+from baton.core.scheduler.lookup_rule import LookupRule
+from baton.core.scheduler.suffix_lookup import KEPT, Answers, SuffixLookup
 
 RULE = LookupRule(drafts=8, shortest=2, longest=6)
 RULES = st.sampled_from([RULE, LookupRule(drafts=5, shortest=1, longest=3, factor=2.0)])

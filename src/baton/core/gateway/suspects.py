@@ -13,7 +13,7 @@ from baton.core.ids import Boot, Key, Room
 from baton.core.messages import Trial
 
 # tokens that a worker may have computed, and the gateway has not heard of, when it ends; a step
-# computes as many as suffix_lookup.MOST_DRAFTS and one
+# computes as many as lookup_rule.MOST_DRAFTS and one
 MARGIN = 32
 
 

@@ -20,8 +20,9 @@ from baton.core.ids import Key, Micros, TokenId
 from baton.core.memory.state import StateTable, Unit
 from baton.core.scheduler.draft_payoff import DraftPayoff
 from baton.core.scheduler.generating_room import GeneratingRoom
+from baton.core.scheduler.lookup_rule import LookupRule
 from baton.core.scheduler.preemption import Preemption
-from baton.core.scheduler.suffix_lookup import Answers, LookupRule, SuffixLookup
+from baton.core.scheduler.suffix_lookup import Answers, SuffixLookup
 from baton.core.scheduler.worker import Worker
 
 SALTS = 64  # of which answers are kept

@@ -11,7 +11,7 @@ from baton.core.memory.checkpoints import PromptCheckpoint
 from baton.core.memory.prefix_cache import CachedPage, PageHash
 from baton.core.messages import Drawn, FinishReason, Limits, RoomPhase, Ticket
 from baton.core.prompt_scores import PromptScores
-from baton.core.scheduler.suffix_lookup import LookupRule
+from baton.core.scheduler.lookup_rule import LookupRule
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):

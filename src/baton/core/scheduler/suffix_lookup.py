@@ -12,32 +12,15 @@ A lookup takes time in proportion to the length of what is looked at: 10 us for 
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.ids import TokenId
+from baton.core.scheduler.lookup_rule import MOST_DRAFTS, LookupRule
 
-MOST_DRAFTS = 24  # of one request in a step
 KEPT = 16_384  # tokens of earlier answers
 END = -1  # behind each of them; no token
 Tokens = NDArray[np.int32]
-
-
-class LookupRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drafted.
-
-    Attributes:
-        drafts: tokens at most, no more than MOST_DRAFTS
-        shortest: tokens that must have occurred before
-        longest: tokens that are compared at most
-        factor: drafts for each token that has occurred before
-    """
-
-    drafts: int
-    shortest: int = 2
-    longest: int = 32
-    factor: float = 1.0
 
 
 class Answers:

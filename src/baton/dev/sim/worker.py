@@ -24,8 +24,8 @@ from baton.core.rank.rank_effects import Digest, RankEffect
 from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.leader import Leader
+from baton.core.scheduler.lookup_rule import LookupRule
 from baton.core.scheduler.room import LeaderSettings
-from baton.core.scheduler.suffix_lookup import LookupRule
 from baton.dev.sim.at_rest import Where
 from baton.dev.sim.books import PlanBook, ShadowBooks
 from baton.dev.sim.cache_news import untrue
