@@ -3,8 +3,9 @@
     tools/draft_gain.py --at-once 1,8
 
 The trial model, one prefill and one decode worker. Copies: a file is to be said again, as when an
-assistant edits one. Chat: questions whose answers hold little that was said before. Every answer
-must be the same with and without.
+assistant edits one. Chat: questions whose answers hold little that was said before. Every request has
+a salt of its own, so that none gains from the answers of others. Every answer must be the same with
+and without.
 """
 
 import argparse
@@ -114,9 +115,16 @@ def main() -> None:
         for name, each in sets.items():
             for at_once in map(int, args.at_once.split(",")):
                 common = {"model": "smollm2", "max_tokens": args.tokens, "temperature": 0}
-                bodies = [common | body for body in each] * max(1, 2 * at_once // len(each))
-                measure(plain, bodies[:at_once], at_once)
-                measure(drafted, bodies[:at_once], at_once)
+                count = max(len(each), 2 * at_once)
+                warm, bodies = (
+                    [
+                        common | each[n % len(each)] | {"cache_salt": f"{name} {at_once} {n} {use}"}
+                        for n in range(count)
+                    ]
+                    for use in ("to warm up", "measured")
+                )
+                measure(plain, warm[:at_once], at_once)
+                measure(drafted, warm[:at_once], at_once)
                 (off, one), (on, other) = (
                     measure(client, bodies, at_once) for client in (plain, drafted)
                 )
