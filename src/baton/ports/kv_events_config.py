@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from baton.core.errors import ConfigError
+from baton.ports.written import structure
 
 FLAG = "--kv-events-config"
 EXAMPLE = "'{\"enable_kv_cache_events\": true}'"
@@ -69,25 +70,12 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Raises:
             ConfigError: it is no JSON object, has a key that there is not, or a wrong value
         """
-        try:
-            said: Any = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise ConfigError(
-                f"{flag} {text}: this is not JSON ({error}); write e.g. {flag} {EXAMPLE}"
-            ) from error
-        if not isinstance(said, dict):
-            raise ConfigError(f"{flag} {text}: write a JSON object, e.g. {flag} {EXAMPLE}")
-        known = [each.name for each in msgspec.structs.fields(KvEventsConfig)]
-        if unknown := [key for key in said if key not in known]:
-            raise ConfigError(
-                f"{flag}: {unknown[0]!r} is no key of it; there are {', '.join(known)}"
-            )
-        if (publisher := said.get("publisher")) not in ("zmq", "null", None):
-            raise ConfigError(f"{flag}: publisher {publisher!r}: there is zmq, null")
-        try:
-            return msgspec.convert(said, KvEventsConfig)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{flag} {text}: {error}") from error
+
+        def check(said: dict[str, Any]) -> None:
+            if (publisher := said.get("publisher")) not in ("zmq", "null", None):
+                raise ConfigError(f"{flag}: publisher {publisher!r}: there is zmq, null")
+
+        return structure(flag, text, KvEventsConfig, example=EXAMPLE, check=check)
 
     def moved(self, rank: int) -> "KvEventsConfig":
         """Return the settings of the worker with this number: each port is that much higher, as

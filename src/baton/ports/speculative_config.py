@@ -10,6 +10,7 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.scheduler.lookup_rule import MOST_DRAFTS, LookupRule
+from baton.ports.written import structure
 
 FLAG = "--speculative-config"
 EXAMPLE = '\'{"method": "suffix"}\''
@@ -97,25 +98,12 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Raises:
             ConfigError: it is no JSON object, has a key that there is not, or a wrong value
         """
-        try:
-            said: Any = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise ConfigError(
-                f"{flag} {text}: this is not JSON ({error}); write e.g. {flag} {EXAMPLE}"
-            ) from error
-        if not isinstance(said, dict):
-            raise ConfigError(f"{flag} {text}: write a JSON object, e.g. {flag} {EXAMPLE}")
-        known = [each.name for each in msgspec.structs.fields(SpeculativeConfig)]
-        if unknown := [key for key in said if key not in known]:
-            raise ConfigError(
-                f"{flag}: {unknown[0]!r} is no key of it; there are {', '.join(known)}"
-            )
-        if said.get("method") not in METHODS:
-            raise ConfigError(
-                f"{flag}: method {said.get('method')!r}: there is {', '.join(METHODS)}; drafts "
-                "come from the text so far, and not from another model"
-            )
-        try:
-            return msgspec.convert(said, SpeculativeConfig)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{flag} {text}: {error}") from error
+
+        def check(said: dict[str, Any]) -> None:
+            if said.get("method") not in METHODS:
+                raise ConfigError(
+                    f"{flag}: method {said.get('method')!r}: there is {', '.join(METHODS)}; drafts "
+                    "come from the text so far, and not from another model"
+                )
+
+        return structure(flag, text, SpeculativeConfig, example=EXAMPLE, check=check)

@@ -8,8 +8,14 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
 
 from baton.core.errors import ConfigError
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 UNITS = {
     "": 1,
@@ -89,3 +95,30 @@ def url_path(flag: str, text: str) -> str:
             f"{flag} {text}: write a path that begins with a / and does not end with one, e.g. /api"
         )
     return text
+
+
+def structure(
+    flag: str, text: str, kind: type[S], *, example: str, check: Callable[[dict[str, Any]], None]
+) -> S:
+    """Return the struct that a JSON object has the fields of.
+
+    Args:
+        example: what could be written instead
+        check: raises ConfigError for values of which more can be said than that they are wrong
+    """
+    try:
+        said: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{flag} {text}: this is not JSON ({error}); write e.g. {flag} {example}"
+        ) from error
+    if not isinstance(said, dict):
+        raise ConfigError(f"{flag} {text}: write a JSON object, e.g. {flag} {example}")
+    known = [each.name for each in msgspec.structs.fields(kind)]
+    if unknown := [key for key in said if key not in known]:
+        raise ConfigError(f"{flag}: {unknown[0]!r} is no key of it; there are {', '.join(known)}")
+    check(said)
+    try:
+        return msgspec.convert(said, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{flag} {text}: {error}") from error
