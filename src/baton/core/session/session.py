@@ -148,11 +148,6 @@ class Sessions:
         session = self._sessions.get(boot)
         return session.number if session is not None else None
 
-    def unacknowledged(self, boot: Boot) -> int:
-        """Return the number of messages that a boot has not acknowledged; 0 without a session."""
-        session = self._sessions.get(boot)
-        return session.stream.unacknowledged if session is not None else 0
-
     def ask_delivery(self, boot: Boot) -> None:
         """Report when a boot has received all that was sent to it so far (`Delivered`). What ends a
         session before is reported as always."""

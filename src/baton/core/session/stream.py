@@ -92,11 +92,6 @@ class Stream:
         """The number of messages that the other side has received, the first ones."""
         return self._acked
 
-    @property
-    def unacknowledged(self) -> int:
-        """The number of messages that the other side has not acknowledged."""
-        return len(self._kept)
-
     def to_send(self, now: Micros) -> list[Data | Beat]:
         """Return the frames that are due, in order."""
         if (
