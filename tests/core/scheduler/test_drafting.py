@@ -14,12 +14,13 @@ from tests.core.world import World, expected
 
 from baton.core.effects import Issue
 from baton.core.errors import ConfigError
+from baton.core.gateway.suspects import MARGIN
 from baton.core.ids import GroupName, Micros
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole
 from baton.core.scheduler.draft_payoff import EVERY, TRIAL_STEPS, DraftPayoff
 from baton.core.scheduler.drafting import require_draftable
 from baton.core.scheduler.generating import completed
-from baton.core.scheduler.lookup_rule import LookupRule
+from baton.core.scheduler.lookup_rule import MOST_DRAFTS, LookupRule
 
 PROMPT = tuple(range(1, 12))
 RULE = LookupRule(drafts=6, shortest=1, factor=3.0)
@@ -205,3 +206,8 @@ def test_a_model_whose_state_cannot_go_back_is_refused() -> None:
     require_draftable(StateTable(2, 4, groups[:1], (pages,)))
     with pytest.raises(ConfigError, match="--speculative-config: this model has recurrent state"):
         require_draftable(StateTable(2, 4, groups, (pages, slot)))
+
+
+def test_a_suspect_is_alone_for_longer_than_a_step_with_drafts_reaches() -> None:
+    """Or it could end a worker in a draft, beside others, that its gateway has not heard of."""
+    assert MARGIN > 1 + MOST_DRAFTS

@@ -135,7 +135,7 @@ class Stage(Generic[R]):
 
 def drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> Drawn | None:
     """Return the token of a row, from the one rank that samples; None if it draws none."""
-    return next((drawn for rows in ranks if (drawn := rows[row].drawn) is not None), None)
+    return next(iter(all_drawn_of(ranks, row)), None)
 
 
 def all_drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Drawn, ...]:
