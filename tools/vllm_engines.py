@@ -67,12 +67,12 @@ def baton(role: str, *, url: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def nixl(**more: Any) -> dict[str, Any]:
+def nixl(buffer_device: str = "cpu", **more: Any) -> dict[str, Any]:
     """Return the --kv-transfer-config of vLLM's own connector, as its documentation has it."""
     return {
         "kv_connector": "NixlConnector",
         "kv_role": "kv_both",
-        "kv_buffer_device": "cpu",
+        "kv_buffer_device": buffer_device,
         "kv_connector_extra_config": more,
     }
 

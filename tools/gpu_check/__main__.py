@@ -8,11 +8,14 @@
     nixl, mooncake   if they are there and reach devices: reads between host and device, the
                      contract of a fabric on the device, and a KV cache that is sealed, read by
                      another process and verified
+    vllm             if it is installed: two of its engines on the device hand prompts over
 
+`--only TEXT` runs the checks whose names contain it.
 The last line is JSON. Exit codes: 0 = all checks passed, 1 = one failed, 2 = there is no CUDA
 device. Rates are stated, not judged. A copy reads and writes its bytes, which are counted once.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -24,7 +27,7 @@ from itertools import product
 import torch
 from tests.core.handoff.seal_cases import cases
 from tools.compile_gpu_kernels import MODELS
-from tools.gpu_check import reads
+from tools.gpu_check import engines, reads
 from tools.gpu_check.common import Result
 from tools.gpu_check.seals import behind_a_step, golden, random_bits, seal_rate
 
@@ -51,6 +54,8 @@ def checks(
         yield from over_a_fabric(fabric, device, read)
     for name in RATED:
         yield f"seal: rate, {name}", partial(seal_rate, name, device, rated)
+    if (command := engines.vllm_command()) is not None:
+        yield from engines.checks(command)
 
 
 def over_a_fabric(
@@ -102,6 +107,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"no CUDA device: PyTorch {torch.__version__} sees none", file=sys.stderr)
         return 2
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="checks whose names contain it")
+    only = parser.parse_args().only
     device = torch.device("cuda", 0)
     here = machine(device)
     print(", ".join(f"{name} {value}" for name, value in here.items()))
@@ -109,6 +119,8 @@ def main() -> int:
     sizes = {"rated": RATE_BYTES, "read": READ_BYTES, "compared": COMPARED_BYTES}
     found = {}
     for name, check in checks(device, **{name: min(room, size) for name, size in sizes.items()}):
+        if only not in name:
+            continue
         found[name] = outcome(check)
         print(shown(name, found[name]), flush=True)
     failed = [name for name, result in found.items() if result.passed is False]
