@@ -16,7 +16,7 @@ from baton.dev.sim.run import be_silent, run
 from baton.dev.sim.tape import Tape
 from baton.dev.sim.world import World
 
-SEEDS = range(20)
+SEEDS = range(30)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_with_faults_nothing_is_violated():
     assert not broken
 
 
-@pytest.mark.parametrize("seed", [146, 209, 922, 961, 1627, 1646, 2964, 3471])
+@pytest.mark.parametrize("seed", [146, 209, 922, 961, 1627, 1646, 2964, 3471, 7708, 8348, 14400])
 def test_what_was_found_once_does_not_come_back(seed):
     """A damaged page that is found again because vLLM hears of it too late; a notice that comes to
     an engine after its request has ended; a page that is damaged before anybody has offered it, and

@@ -5,13 +5,13 @@
 
 The engine ends the request with its first token; its pages stay until decode has read them.
 
-Blocks that the engine had cached are hashed with the first step and compared with their sums at
-birth, which the ledger keeps by page. If a page differs, the epoch fails, and the engine is told to
-take the page out of its cache, so that the next epoch computes it. What the engine computes of
-that request until it ends it is refused and taken out too, as it follows from damaged state. A page
-whose sums at birth are not known, because it was computed for a request without a room, or for one
-that ended before its seal, is sealed when it is first hit: nothing better is possible, and what
-changed in it before is not found.
+Blocks that the engine had cached are hashed with the first step. Whatever is hashed is compared with
+its sums at birth, if they are known; the ledger keeps them by page. If a page differs, the epoch
+fails, and the engine is told to take the page out of its cache, so that the next epoch computes it.
+What the engine computes of that request until it ends it is refused and taken out too, as it
+follows from damaged state. A page whose sums at birth are not known, because it was computed for a
+request without a room, or for one that ended before its seal, is sealed when it is first hit:
+nothing better is possible, and what changed in it before is not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
 ticket. What it does until then waits here, for a bounded time. A ticket that comes later fails at
@@ -206,32 +206,35 @@ class GuestComputing(Stage[PrefillRoom]):
     def _intact(
         self, room: PrefillRoom, row: RowOrder, raw: Mapping[Rank, Mapping[GroupName, bytes]]
     ) -> bool:
-        """Compare the blocks that the engine had cached with their sums at birth, and keep the sums
-        of all others. Returns False if the room has failed, because one of them differs."""
+        """Compare the blocks whose sums at birth are known, and keep the sums of all others. Returns
+        False if the room has failed, because one of them differs.
+
+        Known are those of pages that the engine had cached. Those of pages that it has computed for
+        this room are, too, if its ticket has come late, and others have been handed over with
+        them before.
+        """
         for group, (start, past) in row.final.items():
+            whole = min(past, room.length // self.worker.state_table.block_tokens) - start
             sums: Sums = {
-                rank: unpack_sums(found[group], self.worker.placements[rank].unit_count(group))
+                rank: unpack_sums(found[group], self.worker.placements[rank].unit_count(group))[
+                    :whole
+                ]
                 for rank, found in raw.items()
                 if group in found
             }
-            held = self._ledger.held(room.key)[group]
-            hit = min(room.hit // self.worker.state_table.block_tokens, past)
-            cached = max(0, hit - start)
-            before = {rank: rows[:cached] for rank, rows in sums.items()}
-            if wrong := self._ledger.sums.wrong(group, held[start : start + cached], before):
+            pages = self._ledger.held(room.key)[group][start : start + whole]
+            if wrong := self._ledger.sums.wrong(group, pages, sums):
                 self._damaged(room, group, [BlockIndex(start + n) for n in wrong])
                 return False
-            whole = min(past, room.length // self.worker.state_table.block_tokens) - start
-            known = {rank: rows[:whole] for rank, rows in sums.items()}
-            self._ledger.sums.learn(group, held[start : start + whole], known)
+            self._ledger.sums.learn(group, pages, sums)
         return True
 
     def _damaged(self, room: PrefillRoom, group: GroupName, blocks: list[BlockIndex]) -> None:
         self.worker.marks[Mark.DAMAGED_AT_REST] += 1
         self._offering.condemn(room, group, blocks[0])
         why = (
-            f"blocks {blocks} of group {group}, which the engine had cached, changed in prefill's "
-            "own memory"
+            f"blocks {blocks} of group {group} changed in prefill's own memory after they were "
+            "computed"
         )
         self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 

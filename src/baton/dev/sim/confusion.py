@@ -150,8 +150,14 @@ class Confusion:
             mistaken = self._of_another(target, message)
             if mistaken is not None and not self.rightful(speaker, mistaken):
                 self._later(speaker, target, mistaken)
-        elif speaker != sender:
+        elif speaker != sender and not self._believed(speaker, message):
             self._later(speaker, target, message)
+
+    def _believed(self, speaker: Boot, message: Said) -> bool:
+        """Whether a message counts that a process says instead of another one. What a worker of
+        an epoch says of it for the other worker is no mistake that a receiver could notice."""
+        ticket = self._ticket(message) if type(message) in AUTHORS else None
+        return ticket is not None and speaker in AUTHORS[type(message)](ticket)
 
     def _of_another(self, target: Boot, message: Any) -> Said | None:
         """Return the same message about another epoch in which the target takes part; None if

@@ -52,6 +52,7 @@ class Handoffs:
         self._lossy = lossy
         self._held: set[tuple[Boot, Key]] = set()
         self._dropped: set[tuple[Boot, Key]] = set()
+        self._taken_back: set[Key] = set()
         self._answers: dict[Key, list[TokenId]] = {}  # the right answers that were needed so far
 
     def ordered(self, worker: Manifest, plan: StepPlan) -> None:
@@ -94,6 +95,11 @@ class Handoffs:
                 "memory_order", f"{_short(hold.key)} holds pages of decode before those of prefill"
             )
 
+    def taken_back(self, key: Key) -> None:
+        """A leader fails an epoch, because the engine has taken its pages back for others. What the
+        other side says of that may come to the gateway first."""
+        self._taken_back.add(key)
+
     def told(self, message: Said) -> None:
         """A leader has sent a gateway a message."""
         match message:
@@ -108,6 +114,8 @@ class Handoffs:
                 self._right(message.key, message.index, (message.drawn,))
             case Tokens():
                 self._right(message.key, message.start, message.drawn)
+            case Failed() if message.key in self._taken_back:
+                pass  # the other side does not know the epoch any more, and has said why
             case Failed() if (
                 message.code in (FailCode.HANDOFF_FAILED, FailCode.WORKER_LOST) and not self._lossy
             ):

@@ -13,7 +13,7 @@ from baton.core.frames import Said
 from baton.core.ids import Key, Rank
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Placement
-from baton.core.messages import Offer, Ticket
+from baton.core.messages import FailCode, Failed, Offer, Ticket
 from baton.core.rank.watchdog import WatchdogSettings
 from baton.core.scheduler.room import LeaderSettings
 from baton.dev.sim.guests.books import GuestBooks
@@ -138,6 +138,8 @@ class GuestRun(WorkerRun):
             match effect:
                 case Send(message=Offer(key=key, runs=runs)) if runs:
                     self._offered(key, [int(page) for page in runs[FULL].pages])
+                case Send(message=Failed(key=key, code=FailCode.OVERLOADED)):
+                    self.world.handoffs.taken_back(key)
                 case _:
                     pass
 

@@ -143,7 +143,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "suspect_begins_at_once": 277,
     "company_refused": 89,
     "guest_frees_at_abort": 33,
-    "guest_keeps_old_pages": 4,
+    "guest_keeps_old_pages": 21,
     "guest_loaded_by_one_rank": 3,
     "guest_hears_other_epoch": 25,
     "guest_seals_other_epoch": 41,
