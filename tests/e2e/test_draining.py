@@ -93,6 +93,11 @@ def worker(service: Service, name: str) -> dict[str, Any] | None:
     return next((w for w in service.ledger()["workers"] if w["name"] == name), None)
 
 
+def workers_in_use(service: Service) -> dict[str, int]:
+    said = service.http.get("/autoscaling").json()
+    return {role: demand["workers"] for role, demand in said.items()}
+
+
 def has_role(service: Service, name: str, role: str) -> bool:
     found = worker(service, name)
     return found is not None and found["role"] == role
@@ -129,7 +134,7 @@ def test_every_worker_is_restarted_in_turn_and_no_request_notices(service: Servi
 def test_a_worker_changes_its_role_and_back(service: Service) -> None:
     pid = service.processes["decode-1"].pid
     with Load(service) as load:
-        for role, pairs in (("prefill", 3), ("decode", 4)):
+        for role, pairs, prefill in (("prefill", 3, 3), ("decode", 4, 2)):
             answer = service.http.post(f"/drain?worker=decode-1&role={role}")
             assert answer.json() == {"workers": ["decode-1"], "role": role}
             wait_for(
@@ -143,6 +148,13 @@ def test_a_worker_changes_its_role_and_back(service: Service) -> None:
                 lambda pairs=pairs: f"{pairs} pairs" in service.why_not_ready(),
                 seconds=60,
                 why=f"{pairs} pairs",
+            )
+            wait_for(
+                lambda prefill=prefill: (
+                    workers_in_use(service) == {"prefill": prefill, "decode": 4 - prefill}
+                ),
+                seconds=10,
+                why="the scaling signal counts it",
             )
             load.goes_on()
         assert begun_again(service) == {}

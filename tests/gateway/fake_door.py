@@ -10,6 +10,7 @@ from baton.core.ids import Epoch, Key, Room, TokenId, TokenIndex
 from baton.core.messages import Drawn, FailCode, FinishReason, LedgerView
 from baton.core.prompt_scores import PromptScores, TokenScore, pack_scores
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness
+from baton.gateway.scaling import WorkerLoad
 
 
 def drawn(token: int, *, logprobs: int | None = None) -> Drawn:
@@ -41,6 +42,7 @@ class FakeDoor:
         self.limits: Capacity | None = Capacity(max_model_len=128, pool_tokens=1024)
         self.readiness = Readiness(True, "1 pair")
         self.report = LedgerReport((), (), 0)
+        self.stated: list[WorkerLoad] = []  # what workers say of their capacity
         # answers to `clear`, the last one for ever
         self.clears, self.cleared = 0, [LedgerReport((), (), 0)]
         self.resets = 0
@@ -140,6 +142,9 @@ class FakeDoor:
 
     def own_report(self) -> LedgerReport:
         return msgspec.structs.replace(self.report, workers=(), missing=())
+
+    def loads(self):
+        return self.stated, 0
 
     def view(self, requests, *, most_pairs: int) -> FrontView:
         self.views += 1

@@ -18,6 +18,7 @@ from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import STOP_STRING, LedgerReport
 from baton.gateway.live_times import LiveTimes
 from baton.gateway.metrics import Metrics
+from baton.gateway.scaling_watch import Autoscaling
 from baton.gateway.tally import RequestTally, TallyingDoor
 
 from .fake_door import FakeDoor, view
@@ -34,7 +35,8 @@ def parse(page: bytes) -> dict[tuple, float]:
 
 
 def metrics(tally: RequestTally, **more: bool) -> Metrics:
-    return Metrics(functools.partial(GatewayCounts, "gateway-0", tally), model="m", **more)
+    own = functools.partial(GatewayCounts, "gateway-0", tally)
+    return Metrics(own, more.pop("scaling", Autoscaling), model="m", **more)
 
 
 @functools.cache

@@ -32,6 +32,7 @@ from baton.gateway.operations import OPERATIONS
 from baton.gateway.parsers import load_parsers
 from baton.gateway.root_path import RootPath
 from baton.gateway.routes import Routes
+from baton.gateway.scaling_watch import ScalingWatch
 from baton.gateway.settings import HttpSettings
 from baton.gateway.sleep import Sleeper
 from baton.gateway.tally import RequestTally, TallyingDoor
@@ -67,7 +68,8 @@ def create_app(
     def own(report: LedgerReport) -> GatewayCounts:
         return GatewayCounts(settings.name, tally, report, dispatcher.open_requests)
 
-    metrics = Metrics(own, model=settings.model, several=siblings is not None)
+    scaling = ScalingWatch(door)
+    metrics = Metrics(own, scaling.wanted, model=settings.model, several=siblings is not None)
     sleeper = Sleeper(door, dispatcher, retry_after_s=settings.retry_after_s)
     feed = LiveFeed(
         LiveView(
@@ -91,6 +93,7 @@ def create_app(
         parsers=load_parsers(tokenizer, settings),
         siblings=siblings,
         timelines=timelines,
+        scaling=scaling,
     )
     app = FastAPI(
         title="Baton",
@@ -101,6 +104,7 @@ def create_app(
     )
     app.state.dispatcher = dispatcher
     app.state.feed = feed
+    app.state.scaling = scaling
     app.state.counts = lambda: own(door.own_report())
     for op in OPERATIONS:
         app.add_api_route(op.path, getattr(routes, op.name), methods=[op.method])

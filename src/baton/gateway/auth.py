@@ -1,6 +1,7 @@
 """Decides who may use the HTTP side: API keys for clients, keys or loopback for operators.
 
 /health, /ready, /metrics, /version, /openapi.json   everybody, as in vLLM
+/autoscaling                                          everybody: numbers, as in /metrics
 /v1/..., /tokenize, /detokenize                       holders of a key, if keys are set
 /sleep, /wake_up, /reset_prefix_cache, /drain         holders of a key; without keys, local clients
 /demo/..                                              local clients, who hold a key if keys are set

@@ -16,6 +16,7 @@ import msgspec
 from baton.core.door import Cancel, FrontView, Heard, QueueView, RequestId, Submit
 from baton.core.ids import Key
 from baton.core.messages import Credits, LedgerView
+from baton.gateway.scaling import WorkerLoad
 
 STOP_STRING = "stop string"  # the reason of a Cancel that is not a failure
 Hear = Callable[[Heard], None]
@@ -116,6 +117,10 @@ class Door(Protocol):
 
     def own_report(self) -> LedgerReport:
         """The fields of `ledger` that are the gateway's own; it names no workers."""
+        ...
+
+    def loads(self) -> tuple[Sequence[WorkerLoad], int]:
+        """Return what each worker has stated of its capacity, and how many requests wait here."""
         ...
 
     def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:

@@ -33,6 +33,7 @@ from baton.core.memory.state import Full
 from baton.core.messages import AskLedger, Clear, Drain, Register, ResetCache
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.engine_client import EngineClient
+from baton.gateway.scaling import WorkerLoad
 from baton.gateway.timelines import Timelines
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
@@ -199,6 +200,15 @@ class FrontDoor:
             queue=self._front.queue(self._clock.now()),
             known_pages=self._front.known_pages,
         )
+
+    def loads(self) -> tuple[Sequence[WorkerLoad], int]:
+        stated = self._front.credits()
+        loads = [
+            WorkerLoad(worker.manifest.role, stated.get(worker.name))
+            for worker in self._front.workers()
+            if not worker.manifest.guest  # it does not know what the engine has left
+        ]
+        return loads, self._front.queue(self._clock.now()).length
 
     def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:
         return self._front.view(requests, most_pairs=most_pairs, now=self._clock.now())

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+import msgspec
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -23,6 +24,8 @@ from baton.core.messages import LedgerView
 from baton.core.statistics import BOUNDS_US, CacheTally, RankTally, Spent
 from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import LedgerReport
+from baton.gateway.scaling import RoleDemand
+from baton.gateway.scaling_watch import Autoscaling
 from baton.gateway.tally import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -66,13 +69,21 @@ RANK_COUNTERS = {
 class Metrics:
     """The metrics page of a gateway; it owns the registry.
 
-    `own` completes a report to the counts of this gateway; `several`: it is one of several.
+    Args:
+        own: completes a report to the counts of this gateway
+        scaling: returns how many workers the load asks for
+        several: whether it is one of several
     """
 
     def __init__(
-        self, own: Callable[[LedgerReport], GatewayCounts], *, model: str, several: bool = False
+        self,
+        own: Callable[[LedgerReport], GatewayCounts],
+        scaling: Callable[[], Autoscaling],
+        *,
+        model: str,
+        several: bool = False,
     ) -> None:
-        self._own, self._model = own, model
+        self._own, self._scaling, self._model = own, scaling, model
         self._report = LedgerReport((), (), 0)
         self._gateways: list[tuple[tuple[str, ...], GatewayCounts]] = []
         self._which = ("gateway",) if several else ()
@@ -283,6 +294,23 @@ class Metrics:
                 samples,
             )
         yield from self._queues()
+        yield from self._wanted()
+
+    def _wanted(self) -> Iterator[Metric]:
+        """State what the load asks of each role that has a worker."""
+        found: dict[str, RoleDemand | None] = msgspec.structs.asdict(self._scaling())
+        asked = {role: demand for role, demand in found.items() if demand is not None}
+        for name, field, text in (
+            ("baton:workers", "workers", "Workers that take requests."),
+            ("baton:wanted_workers", "wanted", "Workers that the load asks for."),
+            (
+                "baton:demanded_workers",
+                "demand",
+                "Workers that would do this work, with none to spare.",
+            ),
+        ):
+            samples = [((role,), float(getattr(d, field))) for role, d in asked.items()]
+            yield _gauge(name, text, ("role",), samples)
 
     def _queues(self) -> Iterator[Metric]:
         which = self._which

@@ -14,6 +14,7 @@ from baton.gateway.openapi import GENERATION_FAULTS, MESSAGES_FAULTS, Operation,
 from baton.gateway.responses_answer import ResponsesAnswer
 from baton.gateway.responses_schema import ResponsesBody
 from baton.gateway.routes import ROLES, Alive, CacheReset, DrainBegun, ModelCard, ModelList, Version
+from baton.gateway.scaling_watch import Autoscaling
 from baton.gateway.schema import (
     ChatBody,
     CompletionBody,
@@ -204,6 +205,7 @@ OPERATIONS = (
         more_faults=(400, 503),
     ),
     _read("/metrics", "metrics", "Counters in Prometheus' format.", None),
+    _read("/autoscaling", "autoscaling", "How many workers the load asks for.", Autoscaling),
     _read(
         "/debug/ledger",
         "ledger",

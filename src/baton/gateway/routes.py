@@ -48,6 +48,7 @@ from baton.gateway.prompts import ChatPrompt, Prompt, Prompter
 from baton.gateway.responses_form import PREFIX, ResponsesForm
 from baton.gateway.responses_input import chat_of
 from baton.gateway.responses_schema import ResponsesBody
+from baton.gateway.scaling_watch import ScalingWatch
 from baton.gateway.schema import (
     ChatBody,
     CompletionBody,
@@ -144,6 +145,7 @@ class Routes:
         parsers: Parsers,
         siblings: Siblings | None,
         timelines: Timelines | None,
+        scaling: ScalingWatch,
     ) -> None:
         self._door, self._dispatcher, self._tokenizer, self._settings = (
             door,
@@ -162,7 +164,7 @@ class Routes:
         )
         self._grammars = GrammarMaker(vocabulary, checks, ends=tokenizer.eos_ids)
         self._metrics, self._sleeper, self._parsers = metrics, sleeper, parsers
-        self._siblings, self._timelines = siblings, timelines
+        self._siblings, self._timelines, self._scaling = siblings, timelines, scaling
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -360,6 +362,10 @@ class Routes:
         """GET /metrics: for Prometheus."""
         report, others = await self._door.ledger(audit=False), await self._others()
         return Response(self._metrics.scrape(report, others), media_type=CONTENT_TYPE)
+
+    async def autoscaling(self) -> Response:
+        """GET /autoscaling."""
+        return json_response(self._scaling.wanted())
 
     async def ledger(self, request: Request) -> Response:
         """GET /debug/ledger: the ledgers of all workers, for clients on this machine."""

@@ -22,6 +22,7 @@ from baton.gateway.answer import PlainSend
 from baton.gateway.connection import BoundedConnection
 from baton.gateway.dispatcher import Dispatcher
 from baton.gateway.live_feed import LiveFeed
+from baton.gateway.scaling_watch import ScalingWatch
 from baton.shell.listener import BACKLOG
 
 log = structlog.get_logger()
@@ -81,6 +82,7 @@ async def serve_http(
     """
     dispatcher: Dispatcher = app.state.dispatcher
     feed: LiveFeed = app.state.feed
+    scaling: ScalingWatch = app.state.scaling
     parting = _Parting(app)
     config = uvicorn.Config(
         PlainSend(parting),
@@ -100,6 +102,7 @@ async def serve_http(
     config.ssl = tls  # made by us (tls.py): errors of uvicorn's own would not name the flag
     server = _Server(config)
     serving = asyncio.ensure_future(server.serve(sockets=[socket]))
+    watching = asyncio.ensure_future(scaling.run())
     stopping, hurrying = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(hurry.wait())
     try:
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -126,6 +129,7 @@ async def serve_http(
         await serving
     finally:
         dispatcher.fail_all()
+        watching.cancel()
         stopping.cancel()
         hurrying.cancel()
         serving.cancel()

@@ -16,6 +16,7 @@ from baton.core.errors import Overloaded
 from baton.core.ids import Key
 from baton.gateway.door import STOP_STRING, Capacity, Door, Hear, LedgerReport, Readiness
 from baton.gateway.live_times import LiveTimes
+from baton.gateway.scaling import WorkerLoad
 from baton.gateway.timeline import Moments
 
 # vLLM's buckets in seconds, so that its dashboards fit.
@@ -235,6 +236,9 @@ class TallyingDoor:
 
     async def drain(self, worker: str, role: str | None) -> LedgerReport:
         return await self._door.drain(worker, role)
+
+    def loads(self) -> tuple[Sequence[WorkerLoad], int]:
+        return self._door.loads()
 
     def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:
         return self._door.view(requests, most_pairs=most_pairs)

@@ -250,6 +250,9 @@ def test_an_autoscaler_asks_for_a_metric_that_there_is(printed):
     scalers = [each["spec"] for each in found if each["kind"] == "HorizontalPodAutoscaler"]
     for spec in scalers:
         (metric,) = spec["metrics"]
+        role = spec["scaleTargetRef"]["name"].rpartition("-")[2]
+        assert metric["object"]["metric"]["selector"]["matchLabels"] == {"role": role}
+        assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": "1"}
         name = metric["object"]["metric"]["name"]
         assert f"`{name}`" in METRICS_PAGE.read_text()
         assert name in Path(metrics.__file__).read_text()

@@ -5,13 +5,13 @@
 
 The engine ends the request with its first token; its pages stay until decode has read them.
 
-Blocks that the engine had cached are hashed with the first step. Whatever is hashed is compared with
-its sums at birth, if they are known; the ledger keeps them by page. If a page differs, the epoch
-fails, and the engine is told to take the page out of its cache, so that the next epoch computes it.
-What the engine computes of that request until it ends it is refused and taken out too, as it
-follows from damaged state. A page whose sums at birth are not known, because it was computed for a
-request without a room, or for one that ended before its seal, is sealed when it is first hit:
-nothing better is possible, and what changed in it before is not found.
+Blocks that the engine had cached are hashed with the first step. Whatever is hashed is compared
+with its sums at birth, if they are known; the ledger keeps them by page. If a page differs, the
+epoch fails, and the engine is told to take the page out of its cache, so that the next epoch
+computes it. What the engine computes of that request until it ends it is refused and taken out
+too, as it follows from damaged state. A page whose sums at birth are not known, because it was
+computed for a request without a room, or for one that ended before its seal, is sealed when it is
+first hit: nothing better is possible, and what changed in it before is not found.
 
 The request comes over HTTP and the ticket over a session, so the engine may be faster than the
 ticket. What it does until then waits here, for a bounded time. A ticket that comes later fails at
@@ -206,8 +206,9 @@ class GuestComputing(Stage[PrefillRoom]):
     def _intact(
         self, room: PrefillRoom, row: RowOrder, raw: Mapping[Rank, Mapping[GroupName, bytes]]
     ) -> bool:
-        """Compare the blocks whose sums at birth are known, and keep the sums of all others. Returns
-        False if the room has failed, because one of them differs.
+        """Compare the blocks whose sums at birth are known, and keep the sums of all others.
+
+        Returns False if the room has failed, because one of them differs.
 
         Known are those of pages that the engine had cached. Those of pages that it has computed for
         this room are, too, if its ticket has come late, and others have been handed over with

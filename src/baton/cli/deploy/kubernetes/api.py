@@ -318,9 +318,10 @@ class ObjectReference(ApiStruct, frozen=True, kw_only=True):
 
 
 class MetricName(ApiStruct, frozen=True, kw_only=True):
-    """A metric of the cluster's custom metrics API."""
+    """A metric of the cluster's custom metrics API; selector: which of its series counts."""
 
     name: str
+    selector: LabelSelector | None = None
 
 
 class MetricTarget(ApiStruct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Baton's own workers: `baton worker`."""
 
 from baton.cli.deploy.kubernetes import layout
+from baton.cli.deploy.kubernetes.scaling import ScaledBy, wanted
 from baton.cli.deploy.settings import DeploySettings, WorkerGroup
 
 LWS_NODES, LWS_INDEX = "$(LWS_GROUP_SIZE)", "$(LWS_WORKER_INDEX)"  # set in each pod of a group
@@ -12,6 +13,9 @@ class BatonEngine:
 
     port = layout.HEALTH_PORT
     ready_path = "/ready"
+
+    def scaled_by(self, group: WorkerGroup) -> ScaledBy:
+        return wanted(group)
 
     def require(self, settings: DeploySettings) -> None:
         pass

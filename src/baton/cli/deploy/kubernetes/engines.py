@@ -4,6 +4,7 @@ from typing import Protocol
 
 from baton import __version__
 from baton.cli.deploy.kubernetes.baton_engine import BatonEngine
+from baton.cli.deploy.kubernetes.scaling import ScaledBy
 from baton.cli.deploy.kubernetes.vllm_engine import VllmEngine
 from baton.cli.deploy.settings import DeploySettings, WorkerGroup
 
@@ -18,6 +19,9 @@ class DeployedEngine(Protocol):
     @property
     def ready_path(self) -> str:
         """Path that is answered with 200 when requests may come."""
+
+    def scaled_by(self, group: WorkerGroup) -> ScaledBy:
+        """Return the metric by which an autoscaler changes the number of these workers."""
 
     def require(self, settings: DeploySettings) -> None:
         """Raise ConfigError for settings that this engine does not serve."""

@@ -1,6 +1,7 @@
 """vLLM's engines with Baton's connector: `vllm serve` (docs/vllm.md)."""
 
 from baton.cli.deploy.kubernetes import layout
+from baton.cli.deploy.kubernetes.scaling import ScaledBy, waiting
 from baton.cli.deploy.settings import TRIAL, DeploySettings, WorkerGroup
 from baton.cli.vllm_command import serve_arguments
 from baton.core.errors import ConfigError
@@ -11,6 +12,9 @@ class VllmEngine:
 
     port = 8100
     ready_path = "/health"
+
+    def scaled_by(self, group: WorkerGroup) -> ScaledBy:
+        return waiting()
 
     def require(self, settings: DeploySettings) -> None:
         if settings.image is None:

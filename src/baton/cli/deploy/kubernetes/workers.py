@@ -26,7 +26,6 @@ from baton.cli.deploy.kubernetes.pods import container, pod
 from baton.cli.deploy.settings import DeploySettings, WorkerGroup
 
 END_S = 15  # for a worker to end after SIGTERM
-METRIC, WAITING = "baton:queue_length", 4  # requests that wait at the gateways, for each worker
 
 
 def workers(settings: DeploySettings, group: WorkerGroup) -> Deployment | LeaderWorkerSet:
@@ -40,10 +39,14 @@ def autoscaler(settings: DeploySettings, group: WorkerGroup) -> HorizontalPodAut
     scaled = workers(settings, group)
     name = f"{settings.name}{_suffix(group)}"
     kind = str(type(scaled).__struct_config__.tag)
+    by = engine_of(settings).scaled_by(group)
     metric = ObjectMetric(
         described_object=ObjectReference(api_version="v1", kind="Service", name=settings.name),
-        metric=MetricName(name=METRIC),
-        target=MetricTarget(type="AverageValue", average_value=str(WAITING)),
+        metric=MetricName(
+            name=by.metric,
+            selector=LabelSelector(match_labels=dict(by.labels)) if by.labels else None,
+        ),
+        target=MetricTarget(type="AverageValue", average_value=str(by.each)),
     )
     return HorizontalPodAutoscaler(
         metadata=layout.metadata(settings, group.role.value, _suffix(group)),
