@@ -246,12 +246,13 @@ def test_checkers_are_not_misled(seed):
     World(tape, draw=draw).run()
 
 
-@pytest.mark.parametrize("seed", [36081, 45846, 50818])
+@pytest.mark.parametrize("seed", [15529, 36081, 38264, 45846, 50818])
 def test_what_was_found_in_mixed_worlds_does_not_come_back(seed):
     """A loan that a confused worker says again is not returned to its lender, so nobody need be
-    told of what differed in it; a worker that gives up in the turn in which it finds damage ends
-    with its rooms; a step of a request that its worker has given up ends that worker, and counts
-    against the request."""
+    told of what differed in it; a worker that says that an epoch has ended in which it computes is
+    not confused, but lies, and the next one that its request ends is the third; a worker that gives
+    up in the turn in which it finds damage ends with its rooms; a step of a request that its worker
+    has given up ends that worker, and counts against the request."""
     be_silent()
     tape = Tape(seed=seed)
     World(tape, draw=msgspec.structs.replace(draw_world(tape), drafts=False)).run()

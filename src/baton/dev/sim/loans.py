@@ -61,8 +61,11 @@ class Loans:
 
     def says(self, to: Boot, message: Said) -> None:
         """A prefill leader sends a message. It must tell the lender of blocks that differ before it
-        returns the loan. (A loan that somebody else speaks of is returned, too.)"""
+        returns the loan. (A loan that somebody else speaks of is returned, too, and one that is
+        spoken of again when the room has ended.)"""
         match message:
+            case Ended(key=key):
+                self._suspects.pop(key, None)
             case Doubt(key=key, leg=leg, group=group, blocks=blocks):
                 self._suspects.get(key, set()).discard(Suspect(leg, group, blocks))
             case Returned(key=key) if to == self._tickets[key].decode and (
