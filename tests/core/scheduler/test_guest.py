@@ -171,6 +171,29 @@ def test_what_the_engine_goes_on_computing_from_a_rotten_page_is_not_used_either
     assert world.at_rest
 
 
+def test_the_engine_hears_of_damaged_pages_though_no_room_is_left() -> None:
+    """The engine ends a request later than the leader, and the next epoch goes elsewhere."""
+    world = worlds(chunk=4, pages=20)
+    host, leader = world.hosts[P], world.nodes[P].leader
+    world.submit(submit(1, PROMPT))
+    world.run()
+    rot(world, PROMPT[:B])
+    world.submit(submit(2, (*PROMPT, *range(40, 60))))
+    while not failures(world):
+        world.step()
+    world.hold = lambda source, target, message: target == P and isinstance(message, Ticket)
+    (request,) = [r for r in host.requests.values() if r.state == "computing"]
+    abort, host.abort = host.abort, lambda key: None
+    while leader.worker.rooms:
+        world.step()
+    late = set(request.pages[3:-1]) & set(host.cached.values())
+    assert late
+    abort(request.key)
+    world.step()
+    assert not late & set(host.cached.values())
+    assert "condemned pages" not in leader.kept()
+
+
 def test_a_page_that_is_computed_anew_has_new_sums() -> None:
     """Requests without a room write to pages of which sums are known."""
     world = worlds(chunk=64, pages=5)

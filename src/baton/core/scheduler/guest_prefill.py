@@ -77,6 +77,7 @@ class GuestComputing(Stage[PrefillRoom]):
             "first tokens": sorted(self._first),
             "early requests": sorted(self._early),
             "tainted requests": sorted(self._ledger.tainted),
+            "condemned pages": [*self._ledger.condemned],
         }
 
     def guest(self, event: GuestEvent) -> None:
@@ -93,6 +94,7 @@ class GuestComputing(Stage[PrefillRoom]):
                 self._take(event.key, event)
             case GuestComputes():
                 pass  # said by engines of decode
+        self._tell_condemned()
 
     def _take(self, key: Key, event: OneEvent) -> None:
         """Take what the engine has done with one request."""
@@ -130,6 +132,7 @@ class GuestComputing(Stage[PrefillRoom]):
             self._kept.remove(room.key)
             self._ledger.engine_ended(room.key)
             tell(self.worker, room.key, Notice.RELEASED)
+            self._tell_condemned()
 
     def backlog(self) -> Backlog:
         """Return what the engine has not computed. How fast it is is not measured: for a choice
@@ -240,7 +243,11 @@ class GuestComputing(Stage[PrefillRoom]):
         self.worker.fail(room, FailCode.HANDOFF_FAILED, why, retry=True)
 
     def advance(self) -> None:
-        """Tell the engine of pages that it must not use again."""
+        self._tell_condemned()
+
+    def _tell_condemned(self) -> None:
+        """Tell the engine of pages that it must not use again, also when no room is left: the next
+        one may come to the engine earlier than its ticket here."""
         if condemned := self._ledger.condemned:
             self._ledger.condemned = {}
             pages = {g: tuple(sorted(some)) for g, some in condemned.items()}
