@@ -52,8 +52,8 @@ def test_with_faults_nothing_is_violated():
 def test_what_was_found_once_does_not_come_back(seed):
     """A damaged page that is found again because vLLM hears of it too late; a notice that comes to
     an engine after its request has ended; pages that an engine is not told of, as no room is left;
-    a page that is damaged before anybody has offered it, and
-    sealed so; an answer of one token that fails on decode before its end is heard from prefill."""
+    a page that is damaged before anybody has offered it, and sealed so; an answer of one token that
+    fails on decode before its end is heard from prefill."""
     outcome = run(seed, parts=GUESTS)
     assert (outcome.invariant, outcome.detail) == ("", "")
 
