@@ -21,7 +21,7 @@ from baton.dev.fleet.fleet import Fleet, FleetSettings
 from baton.dev.fleet.profile import MachineProfile, StepLimits, StepTimes, WireTimes, WorkerMemory
 from baton.dev.planning.judging import is_met
 from baton.dev.planning.traffic import MixPart, PoissonMix, requests
-from baton.gateway.scaling import ScalingSignal, WorkerLoad
+from baton.gateway.scaling import ScalingSignal, loads_of
 
 # one core of an AMD EPYC with SmolLM2-135M in bfloat16 (docs/planning.md)
 PROFILE = MachineProfile(
@@ -51,8 +51,8 @@ def wanted_after(split: Split, mix: PoissonMix) -> tuple[Split, float]:
     last: dict[str, int] = {}
 
     def look() -> None:
-        stated, front = fleet.front.credits(), fleet.front
-        loads = [WorkerLoad(w.manifest.role, stated.get(w.name)) for w in front.workers()]
+        front = fleet.front
+        loads = loads_of(front.workers(), front.credits())
         queued = front.queue(fleet.clock.now).length
         signal.sample(loads, queued=queued, at=fleet.clock.now / 1e6)
         last.update({role: demand.wanted for role, demand in signal.wanted().items()})

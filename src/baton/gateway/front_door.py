@@ -33,7 +33,7 @@ from baton.core.memory.state import Full
 from baton.core.messages import AskLedger, Clear, Drain, Register, ResetCache
 from baton.gateway.door import Capacity, Hear, LedgerReport, Readiness, pair_count
 from baton.gateway.engine_client import EngineClient
-from baton.gateway.scaling import WorkerLoad
+from baton.gateway.scaling import WorkerLoad, loads_of
 from baton.gateway.timelines import Timelines
 from baton.gateway.warm_up import WarmUp
 from baton.ports.clock import Clock
@@ -202,12 +202,7 @@ class FrontDoor:
         )
 
     def loads(self) -> tuple[Sequence[WorkerLoad], int]:
-        stated = self._front.credits()
-        loads = [
-            WorkerLoad(worker.manifest.role, stated.get(worker.name))
-            for worker in self._front.workers()
-            if not worker.manifest.guest  # it does not know what the engine has left
-        ]
+        loads = loads_of(self._front.workers(), self._front.credits())
         return loads, self._front.queue(self._clock.now()).length
 
     def view(self, requests: Sequence[RequestId], *, most_pairs: int) -> FrontView:

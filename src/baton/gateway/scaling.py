@@ -19,7 +19,7 @@ were.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from math import ceil
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from types import MappingProxyType
 import msgspec
 
 from baton.core.gateway.request import PREFILL
-from baton.core.messages import Credits
+from baton.core.messages import Credits, Register
 
 WINDOW_S, DOWN_S = 30.0, 300.0
 DRAIN_S = 30.0  # within which what waits to be computed is to be worked off
@@ -55,6 +55,16 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     role: str
     credits: Credits | None
+
+
+def loads_of(workers: Iterable[Register], stated: Mapping[str, Credits]) -> list[WorkerLoad]:
+    """Return what each worker has stated, by its name. Guests are left out: they do not know what
+    their engine has left."""
+    return [
+        WorkerLoad(worker.manifest.role, stated.get(worker.name))
+        for worker in workers
+        if not worker.manifest.guest
+    ]
 
 
 class RoleDemand(msgspec.Struct, frozen=True):
