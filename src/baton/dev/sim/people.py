@@ -9,6 +9,7 @@ import msgspec
 from baton.core.door import Cancel, Fail, Finish, Heard, RequestId, Submit
 from baton.core.errors import Overloaded
 from baton.core.events import Submitted
+from baton.core.gateway.request import FrontSettings
 from baton.core.handoff.fetch_back import FetchBack
 from baton.core.ids import Key, TokenId
 from baton.core.messages import Limits, Sampling, Shaping
@@ -19,6 +20,8 @@ from baton.dev.sim.grammar import toy
 from baton.dev.sim.settings import BLOCK_TOKENS
 
 LEFT = "the client left"
+MET_DAMAGE = "each attempt met a page that was damaged before healing"
+CHANGED = "changed in prefill's own memory"
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
 # lengths: short ones more often than long ones
 PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))
@@ -52,6 +55,7 @@ class SimulatedClients:
         self._numbers = count(1)
         self._last: Client | None = None
         self._prompts: list[tuple[TokenId, ...]] = []
+        self._damage_met = 0  # attempts of probes that may have ended because of damage
 
     @property
     def clients(self) -> list[Client]:
@@ -291,12 +295,27 @@ class SimulatedClients:
         world.marks[f"failed: {fail.code.value}"] += 1
         world.tell(f"client: {client.name} failed: {said}")
         if client.probe:
+            if self._met_damage(fail):
+                client.gone = MET_DAMAGE
+                self.ask(probe=True)
+                return
             world.violate("healed_succeeds", f"{client.name}, sent after healing, failed: {said}")
         also = OF_GUESTS.get(fail.code, frozenset()) if world.draw.guests else frozenset()
         if excuse(fail.code, world.all_faults, self._concerned(client, fail), also=also) is None:
             world.violate("no_spurious_failure", f"{client.name} failed without an excuse: {said}")
         if world.hostile and world.tape.chance(world.faults().retry, "asks again"):
             world.heap.after(50_000, self.ask)
+
+    def _met_damage(self, fail: Fail) -> bool:
+        """Whether every attempt of a probe may have met a damaged page of vLLM's cache. Guests find
+        such pages when they are used, so each that was damaged before healing may end one attempt.
+        """
+        faults: list[InjectedFault] = self._world.all_faults
+        damages = sum(fault.kind == "damage" for fault in faults)
+        if self._world.draw.guests is None or CHANGED not in fail.detail:
+            return False
+        self._damage_met += FrontSettings().max_epochs
+        return self._damage_met <= damages
 
     def _concerned(self, client: Client, fail: Fail) -> frozenset[str]:
         """Return the names of those whose faults may excuse this request's failure: its gateway,

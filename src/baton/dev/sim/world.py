@@ -45,7 +45,7 @@ from baton.dev.sim.memory import SimPool
 from baton.dev.sim.network import OLD_US, Network
 from baton.dev.sim.overtaking import Overtaking
 from baton.dev.sim.parts import SHIPPED, Parts
-from baton.dev.sim.people import SimulatedClients
+from baton.dev.sim.people import MET_DAMAGE, SimulatedClients
 from baton.dev.sim.pressure import Pressure
 from baton.dev.sim.process import Process, SkewedClock
 from baton.dev.sim.residue import kept
@@ -484,7 +484,8 @@ class World:
             self.people.ask(probe=True)
         self._until_ended(self.heap.now + PROBE_US + count * self.alone_us)
         for client in self.people.clients:
-            if client.probe and not isinstance(client.end, Finish):
+            well = isinstance(client.end, Finish) or client.gone == MET_DAMAGE
+            if client.probe and not well:
                 self.violate(
                     "healed_succeeds",
                     f"{client.name}, sent after healing, has not ended "

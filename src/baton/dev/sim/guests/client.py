@@ -51,6 +51,7 @@ class SimEngineClient:
         self._first: dict[Key, TokenId] = {}
         self._prefill_of: dict[Key, Boot] = {}  # of open requests
         self._inbox: list[tuple[Boot, Said]] = []  # what engines have said
+        self._passing = False  # whether a look at it is due
         self._held: dict[Boot, list[Said]] = {}
         self._prefills: set[Boot] = set()
         process.on_death.append(self._ended)
@@ -89,6 +90,7 @@ class SimEngineClient:
     def lost(self, boot: Boot) -> None:
         self._urls.pop(boot, None)
         self._held.pop(boot, None)
+        self._inbox = [said for said in self._inbox if said[0] != boot]
         self._prefills.discard(boot)
         for other, key in list(self._calls):
             if other == boot:
@@ -105,13 +107,15 @@ class SimEngineClient:
     def _tell(self, boot: Boot, message: Said) -> None:
         """Pass something on, as soon as the gateway's process goes on if it stands still."""
         self._inbox.append((boot, message))
-        if len(self._inbox) == 1:
+        if not self._passing:
+            self._passing = True
             self._pass_on()
 
     def _pass_on(self) -> None:
         if self._world.heap.now < self._process.paused_until:
             self._world.heap.after(LOOK_US, self._pass_on)
             return
+        self._passing = False
         inbox, self._inbox = self._inbox, []
         for boot, message in inbox if self._process.alive else ():
             self._answers(boot, message)

@@ -33,8 +33,8 @@ class GuestRank(SimEngine):
         # blocks that were sealed as they were computed, and those of them that were offered so
         self._intact: set[int] = set()
         self._vouched: set[int] = set()
-        # whether vLLM has a block for the request of a room
-        self.holds: Callable[[Key, int], bool] = lambda key, block: False
+        # whether vLLM has a block as that number of the request of a room
+        self.holds: Callable[[Key, int, int], bool] = lambda key, block, number: False
 
     @override
     def submit(self, batch: Batch) -> None:
@@ -144,7 +144,7 @@ class GuestRank(SimEngine):
                 self._intact.discard(slot)  # whoever offers it now does not offer what it was
                 if slot not in self._vouched:
                     self.world.tainted.add(row.key)
-            elif self.holds(row.key, slot):
+            elif self.holds(row.key, slot, n):
                 self.world.violate(
                     "seals_computed",
                     f"{self.process.name} seals block {n} of {row.key.room[-4:]}."

@@ -77,8 +77,11 @@ class SimulatedVllm:
     def _users(self, block: int) -> set[Key]:
         return {r.key for r in self.scheduler.requests.values() if block in r.blocks}
 
-    def _has(self, key: Key, block: int) -> bool:
-        return key in self._users(block)
+    def _has(self, key: Key, block: int, number: int) -> bool:
+        return any(
+            r.key == key and block in r.blocks[number : number + 1]
+            for r in self.scheduler.requests.values()
+        )
 
     def strangers(self, key: Key, pages: Sequence[int]) -> list[int]:
         """Return those of these pages that the request of a room does not have now. Nothing can be
