@@ -217,7 +217,7 @@ class Ours:
     def step(self, tokens: np.ndarray) -> list[int]:
         """One token for each sequence."""
         found = self._run(
-            [self._row(n, self._length, tokens[n : n + 1]) for n in range(len(tokens))]
+            [self._row(n, self._length, tokens[n : n + 1], said=1) for n in range(len(tokens))]
         )
         self._length += 1
         return found
@@ -231,7 +231,7 @@ class Ours:
     def _bytes(self, group: GroupName) -> int:
         return self._each[group] * self._placement.page_bytes(group)
 
-    def _row(self, n: int, start: int, tokens: np.ndarray) -> Row:
+    def _row(self, n: int, start: int, tokens: np.ndarray, said: int = 0) -> Row:
         past = start + len(tokens)
         pages = {
             g: np.arange(n * each, (n + 1) * each, dtype=np.int32) for g, each in self._each.items()
@@ -245,6 +245,7 @@ class Ours:
             {},
             past,
             Draw(GREEDY, TokenIndex(0)),
+            said=said,
         )
 
     def _run(self, rows: Sequence[Row]) -> list[int]:

@@ -7,9 +7,11 @@ An engine whose environment is missing is left out, with a line that says how it
 """
 
 import argparse
+import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -87,7 +89,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """Measure everything."""
     model = ensure(TRIAL)
     weights, nbytes = weights_of(model)
-    cases, rows = list(all_cases(quick=args.quick)), []
+    cases, rows = [c for c in all_cases(quick=args.quick) if args.only in c.name], []
     with tempfile.TemporaryDirectory(prefix="baton-peers-") as place:
         folder = Path(place)
         gguf = folder / "model.gguf"
@@ -144,8 +146,11 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="three small cases")
+    parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--out", type=Path, help="where results are written, without an ending")
     parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--compare", type=Path, help="a committed result: fail beyond --band of it")
+    parser.add_argument("--band", type=float, default=0.3, help="a share of each committed ratio")
     parser.add_argument("--logs", default=tempfile.gettempdir())
     args = parser.parse_args()
     console = Console()
@@ -158,6 +163,11 @@ def main() -> None:
     print(report.table(found))
     if args.out is not None:
         report.write(found, args.out, plots=not args.no_plots)
+    if args.compare is not None:
+        differing = report.outside(found, json.loads(args.compare.read_text()), args.band)
+        for line in differing:
+            print(line)
+        sys.exit(1 if differing else 0)
 
 
 if __name__ == "__main__":

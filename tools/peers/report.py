@@ -69,6 +69,30 @@ def document(rows: Sequence[Row], *, machine: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def outside(found: Mapping[str, Any], committed: Mapping[str, Any], band: float) -> list[str]:
+    """Return the ratios that differ from the committed ones by more than `band`, a share of these,
+    as sentences; cases and engines that only one of the two has are left out.
+
+    Raises:
+        ValueError: they have no ratio in common
+    """
+    known = {(row["case"], row["threads"]): row["ratio"] for row in committed["rows"]}
+    pairs = [
+        (f"{row['case']}, threads {row['threads']}, beside {name}", ratio, before[name])
+        for row in found["rows"]
+        if (before := known.get((row["case"], row["threads"]))) is not None
+        for name, ratio in row["ratio"].items()
+        if name in before
+    ]
+    if not pairs:
+        raise ValueError("the two have no ratio in common: no case of the same engine and threads")
+    return [
+        f"{what}: {ratio:.2f}, committed {before:.2f}, a difference of more than {band:.0%}"
+        for what, ratio, before in pairs
+        if abs(ratio / before - 1) > band
+    ]
+
+
 def table(found: Mapping[str, Any]) -> str:
     """Return a table in Markdown. A ratio is our time over theirs: below 1 ours is faster."""
     names = list(found["rows"][0]["ms"])
