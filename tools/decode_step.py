@@ -172,12 +172,13 @@ class Ours:
         sizes = {g: self._placement.page_bytes(g) for g in self._each}
         self._pools = {g: HostPool(batch * n * sizes[g]) for g, n in self._each.items()}
         self._ended, self._seq, self._length, self._context_length = threading.Event(), 0, 0, 0
-        ops = CpuOps(stored, Team(threads))
+        team = Team(threads)
+        ops = CpuOps(stored, team)
         self._engine = TorchEngine(
             model=family.build(checkpoint, self._placement, stored, ops, Alone()),
             placement=self._placement,
             pools=self._pools,
-            backends=Backends(self._pools, self._placement),
+            backends=Backends(self._pools, self._placement, team=team),
             block_sums=block_sums,
             identity=1,
             threads=threads,

@@ -20,8 +20,9 @@ from baton.core.memory.state import (
 )
 from baton.engine.attention.cpu import CpuAttention
 from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Seen, Segment
-from baton.engine.attention.kernels import TILE
 from baton.engine.attention.reference import ReferenceAttention, pool_view
+from baton.engine.attention.tiles import TILE
+from baton.engine.kernels.team import Team
 
 FULL = Full()
 KV, B, LAYERS = GroupName("full"), 16, 2
@@ -337,3 +338,22 @@ def test_a_list_that_begins_with_the_window_gives_the_same_bits(dtype: DType, wi
             assert torch.equal(found, whole)
         else:
             assert (found - whole).abs().max() <= WORST[dtype] * whole.abs().max()
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
+@pytest.mark.parametrize(("dtype", "dim"), [(DType.F32, 16), (DType.BF16, 64), (DType.F16, 40)])
+@pytest.mark.parametrize("seen", [FULL, Window(TILE - 3)])
+def test_a_row_has_the_same_bits_on_several_threads(
+    dtype: DType, dim: int, heads: tuple[int, int], seen: Seen
+) -> None:
+    """What a thread leaves in its own memory must not get into its next item."""
+    contexts = [(0, 200), (3000, 1, 1), (2 * TILE + 7, 190), (40, 3, 3), (4000, 5, 5)]
+    case = Case(dtype, heads, dim, contexts, seen=seen, sunk=True)
+    alone = case.run(CpuAttention(case.pool, case.placement))
+    for threads in (2, 3):
+        backend = CpuAttention(case.pool, case.placement, team=Team(threads))
+        for _ in range(3):  # items fall to threads differently
+            assert torch.equal(case.run(backend), alone)

@@ -20,7 +20,6 @@ from baton.core.memory.state import (
     Window,
 )
 from baton.engine.attention.interface import AttentionBackend, AttentionMetadata, Seen, Segment
-from baton.engine.attention.kernels import TILE
 from baton.engine.attention.latent import (
     LATENT,
     CpuLatentAttention,
@@ -28,6 +27,7 @@ from baton.engine.attention.latent import (
     ReferenceLatentAttention,
 )
 from baton.engine.attention.reference import pool_view
+from baton.engine.attention.tiles import TILE
 
 FULL, B, LAYERS = GroupName("full"), 16, 2
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}

@@ -105,7 +105,7 @@ class Rig:
             model=built,
             placement=self.placement,
             pools=self.pools,
-            backends=Backends(self.pools, self.placement),
+            backends=Backends(self.pools, self.placement, team=Team(threads)),
             block_sums=block_sums,
             identity=self.identity,
             threads=threads,

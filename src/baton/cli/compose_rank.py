@@ -212,7 +212,8 @@ class RankResources:
         nbytes = self._pool_bytes(self.placement)
         for group, size in nbytes.items():
             require_memory(size, f"the pool of group {group}")
-        ops = CpuOps(SERVED[self.dtype], Team(s.threads))
+        team = Team(s.threads)
+        ops = CpuOps(SERVED[self.dtype], team)
         # Gloo does not authenticate, so the ranks of one machine use loopback.
         host = s.fabric_settings.host if s.nnodes > 1 else LOOPBACK
         self._comm = (
@@ -240,7 +241,7 @@ class RankResources:
         self._store = HostMemory(
             pools=pools, block_bytes=block_bytes, total=self.host_bytes, wake=station.wake
         )
-        backends = Backends(pools, self.placement)
+        backends = Backends(pools, self.placement, team=team)
         backends.warm()
         self.engine: Engine = TorchEngine(
             model=model,

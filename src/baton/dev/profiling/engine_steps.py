@@ -101,12 +101,13 @@ class TimedModel:
             for g in table.groups
         }
         self._ended, self._seq = threading.Event(), 0
-        ops = CpuOps(dtype, Team(threads))
+        team = Team(threads)
+        ops = CpuOps(dtype, team)
         self._engine = TorchEngine(
             model=family.build(checkpoint, self.placement, dtype, ops, Alone()),
             placement=self.placement,
             pools=self._pools,
-            backends=Backends(self._pools, self.placement),
+            backends=Backends(self._pools, self.placement, team=team),
             block_sums=block_sums,
             identity=1,
             threads=threads,

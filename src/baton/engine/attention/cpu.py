@@ -11,14 +11,13 @@ times as long for one sequence and 1.54 times for eight; with copies always, 1.0
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from baton.core.memory.state import DType, Placement
-from baton.engine.attention import kernels
 from baton.engine.attention.interface import (
     ENDLESS,
     AttentionBackend,
@@ -29,10 +28,16 @@ from baton.engine.attention.interface import (
     Segment,
     reach,
 )
+from baton.engine.attention.paged import PagedJob, StoreJob, store
 from baton.engine.attention.reference import pool_view
+from baton.engine.attention.single import SingleJob, single, single_of_pairs
+from baton.engine.attention.softmax import LOW
+from baton.engine.attention.tiles import TilesJob, tiles, tiles_of_pairs
+from baton.engine.kernels.team import NO_TEAM, Task, Team
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
 
+ALONE = 1 << 20  # below this many multiplications, a second thread costs more than it gains
 LOG2_E = 1.4426950408889634
 BITS = {
     DType.F32: (torch.float32, np.float32),
@@ -41,51 +46,69 @@ BITS = {
 }
 
 
+class _Generated(NamedTuple):
+    """The rows of generated tokens in a batch, as the kernel takes them.
+
+    Attributes:
+        segments: of which they are
+        places: int64 [rows], index of each among the rows of the batch
+        lengths: int64 [rows], positions up to each row's own, from the first block that is held
+        tables: int32 [rows, blocks]
+    """
+
+    segments: Sequence[Segment]
+    places: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    tables: NDArray[np.int32]
+
+
+class _Where(NamedTuple):
+    """Where rows lie: the fields of PagedJob, without the layer's start."""
+
+    pool: int
+    block_stride: int
+    head_stride: int
+    part_stride: int
+    tokens: int
+
+
 class PagedRows:
-    """The cached rows of one spec, and kernels over them, for float32, bfloat16 and float16; one
-    thread.
+    """The cached rows of one spec, and kernels over them, for float32, bfloat16 and float16; they
+    run on one compute thread and its team.
 
     In a spec with one part, the rows are keys, and values are the first elements of keys. `scale`
     is the factor of the scores.
     """
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str, *, scale: float) -> None:
-        place = placement.places[spec]
-        size = place.spec.dtype.size
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str, *, scale: float, team: Team
+    ) -> None:
+        place, stored = placement.places[spec], placement.places[spec].spec.dtype
         self.view = pool_view(pool, placement, spec)
         self.dtype, self.tokens, self.dim = (
             self.view.dtype,
             placement.table.block_tokens,
             place.spec.row,
         )
-        self.kv_heads, self._window = place.heads.size, reach(placement, spec)
-        self._bits, self._stored = BITS[place.spec.dtype]
+        self.kv_heads, self._window, self._team = place.heads.size, reach(placement, spec), team
         block, parts = placement.block_bytes(place.spec.group), len(place.spec.parts)
         strides = (block, place.offset, place.head_stride, place.part_stride if parts > 1 else 0)
         # rows begin at whole pairs
         even = all(n % 4 == 0 for n in (*strides, place.layer_stride, place.row_bytes))
-        self._paired = PAIRS and place.spec.dtype is DType.BF16 and even
-        flat = self.view.as_strided((pool.nbytes // size,), (1,), 0)
-        halves: NDArray[np.generic] = flat.view(self._bits).numpy().view(self._stored)
-        block_stride, base, head_stride, part_stride = (n // size for n in strides)
-        self._layers = [
-            kernels.PagedLayer(
-                words=self._words(halves),
-                halves=halves,
-                block_stride=block_stride,
-                base=base + n * place.layer_stride // size,
-                head_stride=head_stride,
-                part_stride=part_stride,
-                tokens=self.tokens,
-                dim=self.dim,
-            )
-            for n in range(len(place.layers))
+        paired = PAIRS and stored is DType.BF16 and even
+        self._store = Task(store, stored, StoreJob)
+        self._single = Task(single_of_pairs if paired else single, stored, SingleJob)
+        self._tiles = Task(tiles_of_pairs if paired else tiles, stored, TilesJob)
+        block_stride, base, head_stride, part_stride = (n // stored.size for n in strides)
+        self._where = _Where(pool.address, block_stride, head_stride, part_stride, self.tokens)
+        self._bases = [
+            base + n * place.layer_stride // stored.size for n in range(len(place.layers))
         ]
-        self._width = self.dim // 2 if self._paired else self.dim
-        self._deep = _up(self._width, LANES)
-        multiplied = self._paired or place.spec.dtype is DType.F32
-        self._direct = multiplied and self._deep == self._width and self.tokens % LANES == 0
-        self._scale = np.float32(LOG2_E * scale)
+        width = self.dim // 2 if paired else self.dim
+        multiplied = paired or stored is DType.F32
+        self._direct = multiplied and width % LANES == 0 and self.tokens % LANES == 0
+        self._single.job.scale = self._tiles.job.scale = LOG2_E * scale
+        self._found: _Generated | None = None  # of the batch whose layers are being computed
 
     def store(
         self, layer: int, k: torch.Tensor, v: torch.Tensor, slot_mapping: torch.Tensor
@@ -98,15 +121,11 @@ class PagedRows:
             v: as k; [rows, kv heads, 0] if only keys are cached
             slot_mapping: int64 [rows], block * tokens + token
         """
-        kernels.store(
-            self._layers[layer], self._stored_bits(k), self._stored_bits(v), slot_mapping.numpy()
-        )
-
-    def _words(self, halves: NDArray[np.generic]) -> NDArray[np.generic]:
-        return halves.view(np.uint32) if self._paired else halves
-
-    def _stored_bits(self, x: torch.Tensor) -> NDArray[np.generic]:
-        return x.contiguous().view(self._bits).numpy().view(self._stored)
+        k, v, job = self._rows(k), self._rows(v), self._store.job
+        self._place(job, self._where, self._bases[layer])
+        job.rows, job.wide, job.slots = len(k), v.shape[2], slot_mapping.data_ptr()
+        job.k, job.k_row, job.v, job.v_row = k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
+        self._store.alone()
 
     def attend(
         self,
@@ -120,19 +139,20 @@ class PagedRows:
 
         Args:
             layer: index among the layers of the spec on this rank
-            q: [rows, heads, dim]
+            q: [rows, heads, dim], in the served dtype
             segments: the sequences of the rows
-            out: [rows, heads, dim of values], is written
+            out: [rows, heads, dim of values], is written; each row is contiguous
             sinks: float32 [heads], or None
         """
-        window, sunk = self._window, self._sunk(sinks, q.shape[1])
-        said = sorted((s for s in segments if s.said), key=lambda s: s.first)
-        if said:
-            self._attend_each(layer, q, said, window, sunk, out)
+        q, sunk = self._rows(q), self._sunk(sinks, q.shape[1])
+        base = self._bases[layer]
+        if self._found is None or self._found.segments is not segments:
+            self._found = generated(segments, self.tokens)
+        if len(self._found.places):
+            self._each(q, self._found, self._window, sunk, self._where, base, out)
         for s in segments:
             if s.said < s.count:
-                rows = slice(s.first, s.first + s.count - s.said)
-                self._attend_prompt(layer, q[rows], s, window, sunk, out[rows])
+                self._attend_prompt(base, q, s, sunk, out)
 
     def attend_gathered(
         self, q: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, out: torch.Tensor
@@ -143,141 +163,123 @@ class PagedRows:
             q: [queries, heads, dim]
             rows: [queries, most, dim]
             counts: int64 [queries], number of rows to attend to
-            out: [queries, heads, dim of values], is written
+            out: [queries, heads, dim of values], is written; each row is contiguous
         """
         most = _up(rows.shape[1], LANES)  # a whole number of vectors, so that rows need no copy
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1]))
-        halves = self._stored_bits(rows).reshape(-1)
-        blocks = kernels.PagedLayer(
-            self._words(halves), halves, most * self.dim, 0, 0, 0, tokens=most, dim=self.dim
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, most - rows.shape[1])).contiguous()
+        listed = _Generated(
+            (),
+            np.arange(len(q), dtype=np.int64),
+            counts.numpy(),
+            np.arange(len(q), dtype=np.int32)[:, None],
         )
-        table = np.arange(len(q), dtype=np.int32)[:, None]
-        out.copy_(
-            self._each(
-                q,
-                counts.numpy(),
-                ENDLESS,
-                self._sunk(None, q.shape[1]),
-                table,
-                blocks,
-                out.shape[2],
-            )
-        )
+        where = _Where(rows.data_ptr(), most * self.dim, 0, 0, most)
+        sunk = self._sunk(None, q.shape[1])
+        self._each(self._rows(q), listed, ENDLESS, sunk, where, 0, out)
+
+    def _rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return rows of heads that lie one behind the other; a row need not follow on another."""
+        assert x.dtype is self.dtype, f"rows of {x.dtype} where {self.dtype} is cached"
+        return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+    def _place(self, job: PagedJob, where: _Where, base: int) -> None:
+        job.pool, job.block_stride, job.head_stride, job.part_stride, job.tokens = where
+        job.base, job.dim, job.kv_heads = base, self.dim, self.kv_heads
 
     def _sunk(self, sinks: torch.Tensor | None, heads: int) -> NDArray[np.float32]:
-        """Return sinks for the kernels: float32 [kv heads, group], times log2(e); LOW = no sink."""
+        """Return sinks for the kernels: float32 [heads], times log2(e); LOW = no sink."""
         if sinks is None:
-            return np.full((self.kv_heads, heads // self.kv_heads), kernels.LOW)
-        scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).view(self.kv_heads, -1).numpy()
+            return np.full(heads, LOW)
+        scaled: NDArray[np.float32] = (sinks.float() * LOG2_E).numpy()
         return scaled
 
-    def _attend_each(
-        self,
-        layer: int,
-        q: torch.Tensor,
-        segments: Sequence[Segment],
-        window: int,
-        sunk: NDArray[np.float32],
-        out: torch.Tensor,
-    ) -> None:
-        """Compute the rows of generated tokens."""
-        past = [s.first + s.count for s in segments]
-        rows = torch.tensor(
-            [n for s, end in zip(segments, past, strict=True) for n in range(end - s.said, end)]
-        )
-        # Positions are counted from the first one held; scores do not depend on the offset.
-        starts = [s.start - s.begin * self.tokens for s in segments]
-        lengths = np.array(
-            [
-                start + n + 1
-                for s, start in zip(segments, starts, strict=True)
-                for n in range(s.count - s.said, s.count)
-            ],
-            np.int64,
-        )
-        tables = np.zeros((len(rows), max(len(s.block_table) for s in segments)), dtype=np.int32)
-        n = 0
-        for s in segments:
-            tables[n : n + s.said, : len(s.block_table)] = s.block_table
-            n += s.said
-        mine = q if len(rows) == len(q) else q[rows]
-        result = self._each(
-            mine, lengths, window, sunk, tables, self._layers[layer], out.shape[2]
-        ).to(out.dtype)
-        if mine is q:
-            out.copy_(result)
+    def _run(self, task: Task[Any], pairs: int) -> None:
+        """Run a kernel that looks at so many pairs of a row and a position."""
+        job = task.job
+        if pairs * job.kv_heads * job.group * (job.dim + job.wide) < ALONE:
+            task.alone()
         else:
-            out[rows] = result
+            self._team.run(task)
 
     def _each(
         self,
         q: torch.Tensor,
-        lengths: NDArray[np.int64],
+        rows: _Generated,
         window: int,
         sunk: NDArray[np.float32],
-        tables: NDArray[np.int32],
-        layer: kernels.PagedLayer,
-        wide: int,
-    ) -> torch.Tensor:
-        """Compute rows one by one, each over the first `lengths` positions of its own block table.
-
-        Returns float32 [rows, heads, wide].
-        """
-        count, group, dims = len(q), q.shape[1] // self.kv_heads, _up(wide, PANEL)
-        words = self._as_words(q.reshape(count, self.kv_heads, group, self.dim), self._deep)
-        found = np.empty((count, self.kv_heads, group, dims), dtype=np.float32)
-        direct = self._direct and dims == wide
-        kernels.single(
-            layer, words, found, lengths, window, sunk, tables, wide, direct, self._scale
+        where: _Where,
+        base: int,
+        out: torch.Tensor,
+    ) -> None:
+        """Compute rows one by one, each over the first `lengths` positions of its own block table."""
+        job, wide = self._single.job, out.shape[2]
+        self._place(job, where, base)
+        job.group, job.wide, job.window = q.shape[1] // self.kv_heads, wide, window
+        job.q, job.q_row, job.out, job.out_row = (
+            q.data_ptr(),
+            q.stride(0),
+            out.data_ptr(),
+            out.stride(0),
         )
-        return torch.from_numpy(found)[..., :wide].reshape(count, -1, wide)
+        job.sinks, job.direct = sunk.ctypes.data, self._direct and wide % PANEL == 0
+        job.rows, job.blocks = rows.tables.shape
+        job.places, job.lengths, job.tables = (
+            rows.places.ctypes.data,
+            rows.lengths.ctypes.data,
+            rows.tables.ctypes.data,
+        )
+        self._run(self._single, int(rows.lengths.sum()))
 
     def _attend_prompt(
         self,
-        layer: int,
+        base: int,
         q: torch.Tensor,
         s: Segment,
-        window: int,
         sunk: NDArray[np.float32],
         out: torch.Tensor,
     ) -> None:
-        """Compute the rows of a segment's prompt, which are those in `q` and `out`."""
-        group, count = q.shape[1] // self.kv_heads, len(q)
-        used, wide = count * group, out.shape[2]
-        queries = q.new_zeros(self.kv_heads, _up(used, ROWS), self.dim)
-        queries[:, :used].view(self.kv_heads, count, group, self.dim).copy_(
-            self._by_head(q).permute(1, 0, 2, 3)
+        """Compute the rows of a segment's prompt."""
+        job, group = self._tiles.job, q.shape[1] // self.kv_heads
+        self._place(job, self._where, base)
+        job.group, job.wide, job.window = group, out.shape[2], self._window
+        q, out = q[s.first :], out[s.first :]
+        job.q, job.q_row, job.out, job.out_row = (
+            q.data_ptr(),
+            q.stride(0),
+            out.data_ptr(),
+            out.stride(0),
         )
-        found = np.empty((self.kv_heads, queries.shape[1], _up(wide, PANEL)), dtype=np.float32)
-        words = self._as_words(queries, self._width)
-        kernels.chunk(
-            self._layers[layer],
-            words,
-            found,
+        job.sinks, job.rows, job.start, job.begin = (
+            sunk.ctypes.data,
+            s.count - s.said,
             s.start,
-            count,
-            window,
-            sunk,
-            group,
             s.begin,
-            s.block_table,
-            wide,
-            self._scale,
         )
-        rows = torch.from_numpy(found)[:, :used, :wide].view(self.kv_heads, count, group, wide)
-        self._by_head(out).copy_(rows.permute(1, 0, 2, 3))
+        job.table = s.block_table.ctypes.data
+        # where heads do not divide equally, each thread gets a share of each head
+        shares = 1 if self.kv_heads % self._team.threads == 0 else 2 * self._team.threads
+        job.share = _up(-(-job.rows * group // shares), ROWS)
+        self._run(self._tiles, job.rows * (s.start + s.count))
 
-    def _by_head(self, x: torch.Tensor) -> torch.Tensor:
-        """View [rows, heads, dim] as [rows, kv heads, group, dim]."""
-        return x.view(x.shape[0], self.kv_heads, -1, x.shape[2])
 
-    def _as_words(self, x: torch.Tensor, width: int) -> NDArray[np.generic]:
-        """Convert rows of queries to rows of `width` words, padded with zeros."""
-        if not self._paired:
-            x = torch.nn.functional.pad(x.float(), (0, width - x.shape[-1]))
-            return x.contiguous().numpy()
-        x = torch.nn.functional.pad(x, (0, 2 * width - x.shape[-1]))
-        return x.contiguous().view(torch.int32).numpy().view(np.uint32)
+def generated(segments: Sequence[Segment], tokens: int) -> _Generated:
+    """Return the rows of generated tokens in a batch, in their order, with blocks of so many
+    tokens."""
+    said = sorted((s for s in segments if s.said), key=lambda s: s.first)
+    counts = [s.said for s in said]
+    tables = np.zeros((sum(counts), max((len(s.block_table) for s in said), default=0)), np.int32)
+    places: list[int] = []
+    lengths: list[int] = []
+    n = 0
+    for s in said:
+        past = s.first + s.count
+        places += range(past - s.said, past)
+        # Positions are counted from the first one held; scores do not depend on the offset.
+        end = s.start - s.begin * tokens + s.count
+        lengths += range(end - s.said + 1, end + 1)
+        tables[n : n + s.said, : len(s.block_table)] = s.block_table
+        n += s.said
+    return _Generated(segments, np.array(places, np.int64), np.array(lengths, np.int64), tables)
 
 
 class CpuAttention:
@@ -286,10 +288,11 @@ class CpuAttention:
     rows: ClassVar[type[Rows]] = AttentionRows
     beside: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
-        self._pages = PagedRows(
-            pool, placement, spec, scale=placement.places[spec].spec.row ** -0.5
-        )
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = "kv", team: Team = NO_TEAM
+    ) -> None:
+        scale = placement.places[spec].spec.row ** -0.5
+        self._pages = PagedRows(pool, placement, spec, scale=scale, team=team)
 
     def warm(self) -> None:
         pages = self._pages

@@ -19,6 +19,7 @@ import torch
 from baton.core.memory.state import Placement
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
 DELTA = "delta"  # name of the spec of the recurrent state
@@ -93,7 +94,9 @@ class ReferenceDelta:
     rows: ClassVar[type[Rows]] = DeltaRows
     beside: ClassVar[Sequence[str]] = CONVOLVED
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = DELTA) -> None:
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = DELTA, team: Team = NO_TEAM
+    ) -> None:
         self._slots = Slots(pool, placement)
 
     def warm(self) -> None:

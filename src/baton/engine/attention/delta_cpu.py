@@ -19,6 +19,7 @@ from baton.engine.attention import delta_kernels as kernels
 from baton.engine.attention.cpu import BITS
 from baton.engine.attention.delta import CONVOLVED, DELTA, NORM_EPS, DeltaRows, Slots
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
@@ -31,7 +32,9 @@ class CpuDelta:
     rows: ClassVar[type[Rows]] = DeltaRows
     beside: ClassVar[Sequence[str]] = CONVOLVED
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = DELTA) -> None:
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = DELTA, team: Team = NO_TEAM
+    ) -> None:
         self._slots = Slots(pool, placement)
         self._stored, self._numpy = BITS[placement.places[CONVOLVED[0]].spec.dtype]
         self._state = _flat(self._slots.state, pool).numpy()

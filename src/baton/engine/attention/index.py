@@ -19,6 +19,7 @@ from baton.core.errors import ConfigError
 from baton.core.memory.state import DType, Placement, StateSpec, StateTable
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.reference import pool_view
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
 INDEX, SCALES = "index.k", "index.s"  # names of the specs
@@ -62,7 +63,9 @@ class TopKIndex:
     rows: ClassVar[type[Rows]] = IndexRows
     beside: ClassVar[Sequence[str]] = (SCALES,)
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = INDEX) -> None:
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = INDEX, team: Team = NO_TEAM
+    ) -> None:
         self._keys = pool_view(pool, placement, spec)
         self._scales = pool_view(pool, placement, SCALES) if SCALES in placement.places else None
         self._tokens = placement.table.block_tokens

@@ -20,6 +20,7 @@ from baton.core.memory.state import Placement
 from baton.engine.attention.cpu import PagedRows, run_on_zeros
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment, reach
 from baton.engine.attention.reference import pool_view
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
 LATENT = "latent"  # name of the spec
@@ -65,8 +66,10 @@ class CpuLatentAttention:
     rows: ClassVar[type[Rows]] = LatentRows
     beside: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
-        self._pages = PagedRows(pool, placement, spec, scale=1.0)
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = LATENT, team: Team = NO_TEAM
+    ) -> None:
+        self._pages = PagedRows(pool, placement, spec, scale=1.0, team=team)
 
     def warm(self) -> None:
         dim, dtype = self._pages.dim, self._pages.dtype
@@ -85,7 +88,10 @@ class CpuLatentAttention:
     ) -> None:
         keys = rows.cached[:, None]
         self._pages.store(layer, keys, keys[..., :0], metadata.slot_mapping)
-        self._pages.attend(layer, rows.q, [s for s in metadata.segments if not rows.sparse(s)], out)
+        segments = metadata.segments
+        if rows.chosen is not None:
+            segments = [s for s in segments if not rows.sparse(s)]
+        self._pages.attend(layer, rows.q, segments, out)
         for s in metadata.segments:
             if rows.chosen is None or not rows.sparse(s):
                 continue
@@ -113,7 +119,10 @@ class ReferenceLatentAttention:
     rows: ClassVar[type[Rows]] = LatentRows
     beside: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = LATENT) -> None:
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = LATENT, team: Team = NO_TEAM
+    ) -> None:
+        """One thread."""
         self._view = pool_view(pool, placement, spec)
         self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 

@@ -10,6 +10,7 @@ import torch
 
 from baton.core.memory.state import Placement, Unit
 from baton.engine.attention.interface import AttentionMetadata, AttentionRows, Rows, reach
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
 TORCH = {
@@ -58,7 +59,9 @@ class ReferenceAttention:
     rows: ClassVar[type[Rows]] = AttentionRows
     beside: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str = "kv") -> None:
+    def __init__(
+        self, pool: Pool, placement: Placement, spec: str = "kv", team: Team = NO_TEAM
+    ) -> None:
         self._view = pool_view(pool, placement, spec)
         self._tokens, self._window = placement.table.block_tokens, reach(placement, spec)
 

@@ -15,10 +15,11 @@ from baton.engine.attention.index import INDEX, TopKIndex
 from baton.engine.attention.interface import Attend, AttentionBackend, AttentionMetadata, Rows
 from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceLatentAttention
 from baton.engine.attention.reference import ReferenceAttention
+from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
-# by name of the spec
-Registry = Mapping[str, Callable[[Pool, Placement, str], AttentionBackend[Any]]]
+# by name of the spec; those that take a team compute on its threads
+Registry = Mapping[str, Callable[[Pool, Placement, str, Team], AttentionBackend[Any]]]
 CPU: Registry = {
     "kv": CpuAttention,
     "swa": CpuAttention,
@@ -53,7 +54,11 @@ class Backends:
     """
 
     def __init__(
-        self, pools: Mapping[GroupName, Pool], placement: Placement, registry: Registry = CPU
+        self,
+        pools: Mapping[GroupName, Pool],
+        placement: Placement,
+        registry: Registry = CPU,
+        team: Team = NO_TEAM,
     ) -> None:
         self._backends: list[AttentionBackend[Any]] = []
         self._served: dict[tuple[int, type[Rows]], _Served] = {}
@@ -61,7 +66,7 @@ class Backends:
         for name, place in placement.places.items():
             if name not in registry:
                 continue
-            backend = registry[name](pools[place.spec.group], placement, name)
+            backend = registry[name](pools[place.spec.group], placement, name, team)
             self._backends.append(backend)
             kept |= {name, *backend.beside}
             for n, layer in enumerate(place.layers):

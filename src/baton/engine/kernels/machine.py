@@ -81,6 +81,16 @@ def integers(context: Any, address: Any) -> Any:
 
 
 @_intrinsic
+def indices(context: Any, address: Any) -> Any:
+    """Convert an address to a pointer to int32."""
+
+    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], I32.as_pointer())
+
+    return pointer_to(types.int32)(types.int64), build
+
+
+@_intrinsic
 def take(context: Any, pointer: Any) -> Any:
     """Fetch and increment the `next_item` of a job atomically; all threads of a team share it."""
 

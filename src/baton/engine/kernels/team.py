@@ -68,3 +68,6 @@ def _parallel_of(library: Path) -> Callable[[int, int, int, int], None]:
     parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     parallel.restype = None
     return parallel
+
+
+NO_TEAM = Team(1)  # the calling thread only
