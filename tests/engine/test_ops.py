@@ -10,6 +10,7 @@ import torch
 from baton.core.memory.state import DType
 from baton.engine.cpu_ops import ALONE_ROWS, CpuOps
 from baton.engine.kernels.team import Team
+from baton.engine.onednn import has_tiles
 from baton.engine.ops import ROW_STEP, HeadNorms, Ops, TorchOps, lacking, sigmoid, softplus
 from baton.engine.rope import Rope, RopeSettings
 
@@ -237,6 +238,30 @@ def test_nor_do_their_last_bits_which_rounding_hides(
         torch.set_num_threads(before)
 
 
+@pytest.mark.skipif(not has_tiles(torch.bfloat16), reason="no tiles on this processor")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("out", "width"),
+    [(300, 16), (192, 40), (96, 1088), (960, 576), (576, 1536), (896, 4864), (512, 5120),
+     (300, 11008)],
+)  # fmt: skip
+def test_products_over_tiles_have_the_same_bits_for_any_number_of_rows(
+    threads: int, out: int, width: int
+) -> None:
+    """As above, with more rows than are multiplied at once."""
+    weight, row = draw(DType.BF16, out, width), draw(DType.BF16, 1, width, seed=1)
+    leading = -(row.float() @ weight.float().T)[0].to(torch.bfloat16)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        multiply = CpuOps(DType.BF16, Team(threads)).linear(weight, leading)
+        one = multiply(row)
+        for rows in (2, 3, 4, 5, 9, 15, 16, 17, 31, 33, 37, 46, 50, 64, 65, 96, 131, 260, 600):
+            assert torch.equal(multiply(row.repeat(rows, 1)), one.repeat(rows, 1)), f"{rows} rows"
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
 def test_float32_products_of_a_16_bit_model_do_not_depend_on_the_row_count(dtype: DType) -> None:
     """Its steps are not padded, and routers are float32."""
@@ -308,5 +333,5 @@ def test_whatever_some_models_alone_run_is_compiled_beforehand(dtype: DType) -> 
     ops = CpuOps(dtype, Team(1))
     ops.warm()
     some = {name for name, made in vars(CpuOps).items() if isinstance(made, cached_property)}
-    elsewhere = {"_groups"} if dtype is DType.F32 or torch.cpu._is_amx_tile_supported() else set()
+    elsewhere = {"_groups"} if dtype is DType.F32 or has_tiles(TORCH[dtype]) else set()
     assert some - vars(ops).keys() == elsewhere

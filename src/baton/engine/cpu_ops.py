@@ -32,6 +32,7 @@ from baton.engine.kernels.team import Task, Team
 from baton.engine.ops import ROW_STEP, ByHead, Grouped, HeadNorms, Linear, TorchOps, lacking, padded
 from baton.engine.rope import Rope
 
+TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 ALONE_ROWS = 64  # below this many rows, a second thread costs more than it gains
 ALONE_DEPTH = 1024  # beyond this depth oneDNN sums a single row in another order than several rows
 REHEARSED = 1 << 28  # multiplications; in larger products the time to generate code does not matter
@@ -72,15 +73,10 @@ class CpuOps:
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if not onednn.multiplies(weight.dtype):
             return self._compiled(weight, bias)
-        multiply = onednn.linear(weight, bias)
-        company = weight.shape[1] > ALONE_DEPTH
-
-        def product(x: torch.Tensor) -> torch.Tensor:
-            return multiply(padded(x, 1))[:1] if company and len(x) == 1 else multiply(x)
-
-        self._kinds.setdefault(
-            (weight.shape[0], weight.shape[1], bias is not None, weight.dtype), product
-        )
+        multiply = _in_tiles if onednn.has_tiles(weight.dtype) else _at_once
+        product = multiply(onednn.linear(weight, bias), *weight.shape)
+        size = (weight.shape[0], weight.shape[1], bias is not None, weight.dtype)
+        self._kinds.setdefault(size, product)
         return product
 
     def _compiled(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -112,7 +108,7 @@ class CpuOps:
 
     @property
     def _multiplies_groups(self) -> bool:
-        return self._dtype is not DType.F32 and not onednn.has_tiles()
+        return self._dtype is not DType.F32 and not onednn.has_tiles(TORCH[self._dtype])
 
     def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         width, products = 0, []
@@ -292,3 +288,30 @@ class CpuOps:
             task.alone()
         else:
             self._team.run(task)
+
+
+def _at_once(multiply: Linear, _wide: int, deep: int) -> Linear:
+    """Multiply all rows at once, and a single one in company."""
+    company = deep > ALONE_DEPTH
+    return lambda x: multiply(padded(x, 1))[:1] if company and len(x) == 1 else multiply(x)
+
+
+def _in_tiles(multiply: Linear, wide: int, deep: int) -> Linear:
+    """Multiply few rows at a time, so that their sums do not depend on how many there are.
+
+    The products of a prompt of 512 tokens (depth 576 and 1,536, one thread) take 1.2 times as long
+    as all rows at once, and a tenth of what they take without tiles.
+    """
+    step, most = onednn.Tiles.of(deep)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        if rows <= most and rows % step == 0:
+            return multiply(x)
+        out = x.new_empty((rows, wide))
+        for first in range(0, rows, most):
+            piece = x[first : first + most]
+            out[first : first + most] = multiply(padded(piece, -len(piece) % step))[: len(piece)]
+        return out
+
+    return product
