@@ -6,6 +6,7 @@
 #   make chaos    a service whose processes are killed and stopped while clients ask: ten minutes
 #   make bench    the benchmarks
 #   make bench-peers  the engine beside others on this machine, in turns (tools/peers/environments.sh installs them)
+#   make bench-peers-served  the same over HTTP: split and unified, vLLM on all cores and split over NIXL (about an hour)
 #   make bench-smoke  three quick cases of it: fails where a ratio differs from the committed one by more than 30 %
 #   make gpu-check    on a machine with a GPU, 8 minutes at most: its kernels against numpy, their rates, handoffs between two processes
 
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-.PHONY: serve test check long chaos bench bench-peers bench-smoke gpu-check format lint worlds mutants
+.PHONY: serve test check long chaos bench bench-peers bench-peers-served bench-smoke gpu-check format lint worlds mutants
 .DELETE_ON_ERROR:
 
 serve: $(STAMP)
@@ -69,6 +70,9 @@ bench: $(STAMP)
 bench-peers: $(STAMP)
 	@$(PIP) -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m tools.peers --out docs/benchmarks/peers $(ARGS)
+
+bench-peers-served: $(STAMP)
+	@$(BIN)/python -m tools.peers.served --out docs/benchmarks/served $(ARGS)
 
 bench-smoke: $(STAMP)
 	@$(BIN)/python -m tools.peers --quick --rounds 3 --threads 1 --compare docs/benchmarks/peers-quick.json $(ARGS)

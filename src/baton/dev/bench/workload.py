@@ -96,17 +96,23 @@ class PromptRow(msgspec.Struct, frozen=True):
 
 
 def random_items(
-    count: int, *, input_len: int, output_len: int, range_ratio: float, shape: Shape
+    count: int,
+    *,
+    input_len: int,
+    output_len: int,
+    range_ratio: float,
+    shape: Shape,
+    purpose: str = "",
 ) -> list[Item]:
     """Return requests with lengths drawn evenly from [len * (1 - ratio), len * (1 + ratio)], and
-    prompts without a common prefix.
+    prompts without a common prefix; those of another purpose are others.
 
     Raises:
         ConfigError: the ratio is out of range
     """
     if not 0 <= range_ratio < 1:
         raise ConfigError(f"--random-range-ratio {range_ratio}: it must be in [0, 1)")
-    chance = random.Random(f"{shape.seed} {input_len} {output_len}")
+    chance = random.Random(f"{shape.seed} {input_len} {output_len} {purpose}")
 
     def length(middle: int) -> int:
         return max(
