@@ -159,20 +159,20 @@ def decode_row(
 
     final: complete blocks that are to be sealed
     """
+    ticket, generated, position = room.ticket, room.generated, room.position
     guessed = [Drawn(token, None, ()) for token in drafts]
+    ahead = [past_of(ticket, (*generated, *guessed[:n])) for n in range(1, len(drafts) + 1)]
     return RowOrder(
         key=room.key,
-        start=room.position,
-        tokens=(room.generated[-1].token, *drafts),
+        start=position,
+        tokens=(generated[-1].token, *drafts),
         final=dict(final or {}),
-        valid=room.position + 1,
-        sampling=room.ticket.sampling,
+        valid=position + 1,
+        sampling=ticket.sampling,
         index=room.next_index,
-        past=past_of(room.ticket, room.generated),
+        past=past_of(ticket, generated),
         said=1 + len(drafts),
-        ahead=tuple(
-            past_of(room.ticket, (*room.generated, *guessed[:n])) for n in range(1, len(drafts) + 1)
-        ),
+        ahead=tuple(ahead),
     )
 
 

@@ -112,7 +112,7 @@ class Preemption(Stage[G]):
         room.short = not self.worker.blocks.grow(room, room.position)
         if not room.short:
             return True
-        if not self.worker.rooms.in_state(RoomState.ENDING, RoomState.OFFLOADING):
+        if not self.worker.rooms.count(RoomState.ENDING, RoomState.OFFLOADING):
             self._preempt()  # otherwise pages come back soon, and it sits out one step
         return False
 
@@ -215,7 +215,7 @@ class Preemption(Stage[G]):
     @property
     def active(self) -> int:
         """Rooms that hold pages and have not ended."""
-        return len(self.worker.rooms.in_state(*WITH_PAGES))
+        return self.worker.rooms.count(*WITH_PAGES)
 
     def admissible(self, room: G) -> bool:
         """Whether only memory keeps a waiting room out: it follows no other room."""

@@ -105,6 +105,7 @@ class OpenRoom:
         self.state = RoomState.QUEUED
         self.born = now
         self.number = 0  # counts rooms in the order in which they come to this worker
+        self.age = (ticket.came, self.number)  # by which rooms are sorted, oldest first
         self.since = now  # when it entered its state
         self._phases: list[RoomPhase] = []  # the states that it has left
         self.progress = now  # when the handoff last moved

@@ -1,12 +1,14 @@
 """The open rooms of one worker, by key and by state, so that turns need not search all of them."""
 
 from collections.abc import ItemsView, Iterator, ValuesView
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from baton.core.ids import Key
 from baton.core.scheduler.room import OpenRoom, RoomState
 
 R = TypeVar("R", bound=OpenRoom)
+AGE = attrgetter("age")
 
 
 class Rooms(Generic[R]):
@@ -45,6 +47,7 @@ class Rooms(Generic[R]):
         """Add a new room, and number it."""
         self._came += 1
         room.number = self._came
+        room.age = (room.ticket.came, room.number)
         self._all[room.key] = self._standing[room.state][room.key] = room
 
     def move(self, room: R, state: RoomState) -> None:
@@ -57,9 +60,9 @@ class Rooms(Generic[R]):
         """Remove a room that is over."""
         del self._all[room.key], self._standing[room.state][room.key]
 
-    def count(self, state: RoomState) -> int:
-        """Return the number of rooms in a state."""
-        return len(self._standing[state])
+    def count(self, *states: RoomState) -> int:
+        """Return the number of rooms in one of these states."""
+        return sum(len(self._standing[state]) for state in states)
 
     def in_state(self, *states: RoomState) -> list[R]:
         """Return the rooms in one of these states, oldest request first. Epochs of the same request
@@ -70,4 +73,5 @@ class Rooms(Generic[R]):
                 found += lot.values()
         if not found:
             return found
-        return sorted(found, key=lambda r: (r.ticket.came, r.number)) if len(found) > 1 else found
+        found.sort(key=AGE)
+        return found
