@@ -32,7 +32,8 @@ from baton.engine.attention.paged import PagedJob, StoreJob, store
 from baton.engine.attention.reference import pool_view
 from baton.engine.attention.single import SingleJob, single, single_of_pairs
 from baton.engine.attention.softmax import LOW
-from baton.engine.attention.tiles import TilesJob, tiles, tiles_of_pairs
+from baton.engine.attention.tiles import TilesJob, tiles, tiles_of_pairs, tiles_on_amx
+from baton.engine.kernels import amx
 from baton.engine.kernels.team import NO_TEAM, Task, Team
 from baton.engine.kernels.vectors import LANES, PAIRS, PANEL, ROWS
 from baton.ports.fabric import Pool
@@ -98,7 +99,10 @@ class PagedRows:
         paired = PAIRS and stored is DType.BF16 and even
         self._store = Task(store, stored, StoreJob)
         self._single = Task(single_of_pairs if paired else single, stored, SingleJob)
-        self._tiles = Task(tiles_of_pairs if paired else tiles, stored, TilesJob)
+        on_amx = paired and amx.available() and self.dim // 2 % amx.AMX_DEPTH == 0
+        in_tiles = tiles_on_amx if on_amx else tiles_of_pairs if paired else tiles
+        self._tiles = Task(in_tiles, stored, TilesJob)
+        self._lines = amx.AMX_ROWS if on_amx else ROWS  # of a product
         block_stride, base, head_stride, part_stride = (n // stored.size for n in strides)
         self._where = _Where(pool.address, block_stride, head_stride, part_stride, self.tokens)
         self._bases = [
@@ -258,7 +262,7 @@ class PagedRows:
         job.table = s.block_table.ctypes.data
         # where heads do not divide equally, each thread gets a share of each head
         shares = 1 if self.kv_heads % self._team.threads == 0 else 2 * self._team.threads
-        job.share = _up(-(-job.rows * group // shares), ROWS)
+        job.share = _up(-(-job.rows * group // shares), self._lines)
         self._run(self._tiles, job.rows * (s.start + s.count))
 
 

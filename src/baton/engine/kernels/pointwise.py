@@ -106,7 +106,7 @@ _norm_job, _rotate_job, _weigh_job, _gate_job = (
 )
 
 
-@numba.njit
+@numba.njit(forceinline=True)  # a function that is passed to one that is called cannot be cached
 def by_runs(kind, job, row):  # type: ignore[no-untyped-def]
     """Call row(kind, job, n) for every row n. Threads of a team take runs of RUN rows."""
     while True:
