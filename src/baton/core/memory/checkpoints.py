@@ -1,5 +1,5 @@
 """The book of a worker's checkpoints: what its ranks keep in host memory of the state at the end of
-prompts, because cached pages lack it.
+prompts and of answers, because cached pages lack it.
 
     prompt   [ page 0 ][ page 1 ][ page 2 ][ tai      its end: where computing goes on
     lasting    cached    cached    cached    kept     complete pages, and the last one
@@ -46,9 +46,9 @@ def kept_bytes(placement: Placement, length: int) -> int:
 
 
 class PromptCheckpoint:
-    """What is kept of one prompt. Compared by identity."""
+    """What is kept of one sequence. Compared by identity."""
 
-    __slots__ = ("last", "length", "name", "page", "sums", "tail")
+    __slots__ = ("answered", "last", "length", "name", "page", "sums", "tail")
 
     def __init__(
         self,
@@ -59,13 +59,15 @@ class PromptCheckpoint:
         tail: Sequence[TokenId],
         last: CachedPage,
         sums: KeptSums,
+        answered: bool,
     ) -> None:
         """page: the hash of the tokens in complete pages; tail: the tokens behind them
 
         last: the cached page with the last complete page; sums: of the blocks as they were computed
+        answered: whether its last tokens were generated
         """
         self.name, self.length, self.page, self.tail = name, length, page, tuple(tail)
-        self.last, self.sums = last, sums
+        self.last, self.sums, self.answered = last, sums, answered
 
 
 class Checkpoints:
@@ -157,9 +159,9 @@ class Checkpoints:
         """Whether a room resumes from it, so that its copies must stay."""
         return one in self._pins
 
-    def oldest(self) -> PromptCheckpoint | None:
-        """Return the one without pins that was used longest ago; None if there is none."""
-        return next((one for one in self._used.values() if one not in self._pins), None)
+    def idle(self) -> list[PromptCheckpoint]:
+        """Return those without pins, the one that was used longest ago first."""
+        return [one for one in self._used.values() if one not in self._pins]
 
     def remove(self, one: PromptCheckpoint) -> None:
         """It is found no more. It need not have been added, nor be without pins."""

@@ -20,13 +20,11 @@ from baton.core.prefill_cost import Backlog
 from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
-from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.checkpointing import Checkpointing, ComputedRoom
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Stage, drawn_of, scores_of
 from baton.core.scheduler.worker import Worker
 
-ComputedRoom = PrefillRoom | DecodeRoom
 UNCOMPUTED = (RoomState.QUEUED, RoomState.RESUMING, RoomState.BORROWING, RoomState.COMPUTING)
 
 
@@ -36,6 +34,7 @@ class Computing(Stage[Any]):
     def __init__(
         self,
         worker: Worker[Any],
+        checkpointing: Checkpointing,
         *,
         rule: ChunkRule,
         then: Callable[[Any, RowOrder, Drawn | None], None],
@@ -43,7 +42,7 @@ class Computing(Stage[Any]):
         """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next
         token if the chunk was the last one"""
         super().__init__(worker)
-        self._rule, self._then = rule, then
+        self._checkpointing, self._rule, self._then = checkpointing, rule, then
         # Where tokens are generated, they follow the prompt in the same pages, so that its last
         # block is still written to.
         self._follow = int(worker.role.generates)
@@ -169,6 +168,8 @@ class Computing(Stage[Any]):
                     worker.placements,
                 )
                 worker.reuse.enter(room, room.done, room.sums, worker.marks)
+            if room.done == room.length:
+                self._checkpointing.computed(room)
             self._then(room, row, drawn_of(ranks, i))
 
     def _wants_sums(self, room: ComputedRoom) -> bool:
