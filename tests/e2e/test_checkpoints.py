@@ -164,6 +164,50 @@ def test_a_turn_goes_on_where_the_answer_ended(tmp_path: Path, nursery: Nursery,
 
 
 @pytest.mark.parametrize("family", ["gemma3", "qwen3_5"])
+@pytest.mark.parametrize("role", [Role.UNIFIED, Role.PREFILL])
+@pytest.mark.timeout(300)
+def test_a_long_beginning_in_common_is_computed_once(
+    tmp_path: Path, nursery: Nursery, family: str, role: Role
+) -> None:
+    path, one = make_tiny(tmp_path / "model", family, num_hidden_layers=4), Layout(1)
+    answers = role if role is Role.UNIFIED else Role.DECODE
+    system, reference = some(700, 1), Reference(path)
+    prompts = [[*system, *some(QUESTION, seed)] for seed in (2, 3, 3)]
+    # before there are processes that wait for an answer of this one
+    due = [reference.answer(prompt, 2) for prompt in prompts]
+    fleet = Fleet(
+        nursery,
+        tmp_path / "logs",
+        path,
+        {role: (one,), answers: (one,)},
+        pages=256,
+        max_model_len=1024,
+        prefix_caching=True,
+        host_kv_bytes=HOST_BYTES,
+    )
+
+    def hits() -> int:
+        (view,) = [view for view in fleet.books() if view.role == role.value]
+        return view.counters.cache.hits
+
+    try:
+        pair, reused = (fleet.boot(role, one), fleet.boot(answers, one)), []
+        for prompt, said in zip(prompts, due, strict=True):
+            before = hits()
+            assert fleet.answer(fleet.begin(pair, prompt, 2)) == said
+            fleet.settle()
+            reused.append(hits() - before)
+        assert reused == [0, reused[1], reused[1]], "the last one was asked before"
+        assert 512 <= reused[1] <= len(system)
+        assert reused[1] % 16 == 0
+        (view,) = [view for view in fleet.books() if view.role == role.value]
+        assert view.counters.events["part_used"] == 2
+        assert not view.counters.events.get("checkpoint_unusable")
+    finally:
+        fleet.close()
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen3_5"])
 @pytest.mark.timeout(300)
 def test_a_conversation_that_gives_way_says_the_same(
     tmp_path: Path, nursery: Nursery, family: str

@@ -55,6 +55,7 @@ class Mark(Enum):
     CHECKPOINT_EVICTED = "a checkpoint gives way to a later one"
     CHECKPOINT_USED = "a prompt goes on from where an earlier one, or its answer, ended"
     ANSWER_USED = "a prompt goes on from where the answer to an earlier one ended"
+    PART_USED = "a prompt goes on from within an earlier one"
     CHECKPOINT_UNUSABLE = "a checkpoint does not come back, or not as it was computed"
     # decode
     EARLY_OFFER = "an offer comes before its ticket"

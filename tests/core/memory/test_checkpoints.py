@@ -48,7 +48,7 @@ def made(name: int, prompt: Prompt) -> PromptCheckpoint:
         tail=prompt[1][len(pages) * PAGE :],
         last=CachedPage(pages[-1], None, {}, {}),
         sums={},
-        answered=False,
+        beyond=0,
     )
 
 

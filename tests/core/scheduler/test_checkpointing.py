@@ -17,7 +17,7 @@ from baton.core.events import GatewayConnected, MessageReceived, RankReported, T
 from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.marks import Mark
-from baton.core.memory.checkpoints import kept_bytes
+from baton.core.memory.checkpoints import kept_at_most, kept_bytes, kept_every
 from baton.core.memory.host_ledger import state_bytes
 from baton.core.memory.prefix_cache import page_hashes, root_hash
 from baton.core.memory.state import (
@@ -86,11 +86,12 @@ class Bench:
         host_bytes: int = PLENTY,
         pages: int = 24,
         table: StateTable = TABLE,
+        keep_every: int = 512,
     ) -> None:
         self.role, self.decode = role, PREFILL_BOOT if role == "unified" else DECODE
         self.manifest = worker(role, PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table)
         totals = {g.name: pages if g.unit is Unit.PAGE else 6 for g in table.groups}
-        limited = settings(prefix_cache=True, host_bytes=host_bytes)
+        limited = settings(prefix_cache=True, host_bytes=host_bytes, keep_every=keep_every)
         limited = msgspec.structs.replace(limited, pids=(1, 2))
         self.leader: Any = Driven(Leader(self.manifest, limited, totals))
         self.placements = [self.manifest.placement(r) for r in range(RANKS)]
@@ -355,6 +356,87 @@ def test_gateways_are_told_where_prompts_have_ended_and_of_no_other_page() -> No
     bench.perform()
     left = b"".join(m.left for m in bench.sent if isinstance(m, CacheChanged))
     assert {left[n : n + HASH_BYTES] for n in range(0, len(left), HASH_BYTES)} == due
+
+
+# ---- within a prompt ----------------------------------------------------------------------------
+
+LONG = tuple(range(1000, 1077))
+ROLES = pytest.mark.parametrize("role", ["prefill", "unified"])
+
+
+@ROLES
+@pytest.mark.parametrize("page_blocks", [1, 2, 3])
+@pytest.mark.parametrize("common", [23, 24, 25, 50, 77])
+def test_a_prompt_with_a_common_beginning_goes_on_within_the_earlier_one(
+    role: str, page_blocks: int, common: int
+) -> None:
+    bench = Bench(role=role, page_blocks=page_blocks, pages=40, keep_every=24)
+    every = 24
+    assert bench.serve(1, LONG, answer=1) == 0
+    assert [order.length for order in bench.orders("keep")] == [24, 48, 72, 77]
+    assert [row.start for row in bench.rows] == [0, 24, 48, 72]
+    other = (*LONG[:common], *range(50)) if common < len(LONG) else LONG
+    known = (common if common < len(LONG) else len(LONG) - 1) // every * every
+    assert bench.serve(2, other, answer=1) == known
+    lengths = [order.length for order in bench.orders("keep")[4:]]
+    due = [n for n in (24, 48, 72, 96) if known < n < len(other)]
+    assert lengths == [*due, *([len(other)] if other != LONG else [])], "nothing is kept twice"
+    assert bench.marks[Mark.PART_USED] == (known > 0)
+    assert not bench.orders("vacate")
+
+
+@ROLES
+def test_no_chunk_changes_what_is_being_kept(role: str) -> None:
+    bench = Bench(role=role, pages=40, keep_every=24)
+    bench.late = (Save, Digest)
+    bench.ask(1, LONG)
+    for count in (1, 2, 3):
+        bench.run(until=Save)
+        assert [len(row.tokens) for row in bench.rows] == [24] * count
+        bench.do(*bench.work.popleft())
+        bench.run(until=Save)
+        bench.do(*bench.work.popleft())
+    bench.run()
+    if role == "unified":
+        bench.close(1)
+        assert bench.serve(2, LONG[:50]) == 48
+
+
+def test_a_prompt_that_is_kept_while_others_compute_holds_them_not_up() -> None:
+    bench = Bench(role="unified", pages=40, keep_every=24)
+    bench.late = (Save, Digest)
+    bench.ask(1, LONG)
+    bench.run(until=Save)
+    before = len(bench.rows)
+    bench.ask(2, FIRST[:3], answer=4)
+    bench.run(until=Save)
+    assert len(bench.rows) - before == 4
+
+
+def test_one_prompt_does_not_fill_the_host_memory() -> None:
+    each = max(kept_at_most(p) for p in Bench().placements)
+    bench = Bench(pages=40, keep_every=8, host_bytes=12 * each)
+    bench.serve(1, LONG)
+    lengths = [order.length for order in bench.orders("keep")]
+    assert lengths == [32, 64, 77], "there is space for three before the end"
+    assert bench.serve(2, LONG[:33]) == 32
+    assert bench.serve(3, (*LONG[:20], *range(20))) == 0
+    assert [o.length for o in bench.orders("keep")[4:]] == [16, 32, 40], "a shorter one has more"
+
+
+@pytest.mark.parametrize("least", [1, 40])
+def test_within_a_prompt_it_takes_no_more_than_its_cached_pages(least: int) -> None:
+    placements = Bench(page_blocks=2).placements
+    page_tokens = 2 * B
+    every = kept_every(placements, least)
+    lasts = sum(p.block_bytes(KV) for p in placements) / B
+    for n in range(1, 60):
+        kept = sum(kept_bytes(p, n * page_tokens) for p in placements)
+        assert kept <= lasts * every
+    assert every % page_tokens == 0
+    assert every >= least
+    most = sum(kept_bytes(p, 60 * page_tokens) for p in placements)
+    assert every == -(-max(least, most / lasts) // page_tokens) * page_tokens
 
 
 # ---- where tokens are generated -----------------------------------------------------------------

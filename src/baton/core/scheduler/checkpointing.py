@@ -9,12 +9,18 @@ goes on from there.
        └── a rank has not: the checkpoint is forgotten ┘
 
 What is kept is bounded by the smallest host store of the ranks; what was used longest ago goes
-first, and all of it goes before a preempted room is computed again. A room in RESUMING has told
-nobody yet, not even by Offer 0, so it can give up its pages and wait anew.
+first, and all of it goes before a preempted room is computed again.
 
-Where tokens are generated, they follow a prompt in the same pages. So a room whose prompt is being
-kept is *still*: it has no step, and is not preempted, until the copies have been made. What is kept
-there was not sealed before; ranks hash it beside the copy.
+Within a long prompt there are checkpoints too, at multiples of a number of tokens, so that prompts
+that begin alike have the same ones: chunks end there, and what another prompt has left there is not
+kept again. A prompt may have a part of the store for them; if it is too long for that, it has them
+at every second multiple, or fourth, ..
+
+A room in RESUMING has told nobody yet, not even by Offer 0, so it can give up its pages and wait
+anew. The rest of a prompt is computed in the same pages, and tokens are generated there. So a room
+that is being kept is *still*: it has no step, and is not preempted, until the copies have been
+made. What is kept of it was not sealed before; ranks hash it beside the copy. Only a prompt that
+ends on a prefill worker is sealed, and has no more steps.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +29,14 @@ from typing import Any
 from baton.core.agreement import Ballot, Keep, Report, Resume, Vote, unpack_sums
 from baton.core.ids import CheckpointName, Key, Rank
 from baton.core.marks import Mark
-from baton.core.memory.checkpoints import KeptSums, PromptCheckpoint, kept_blocks, kept_bytes
+from baton.core.memory.checkpoints import (
+    KeptSums,
+    PromptCheckpoint,
+    kept_at_most,
+    kept_blocks,
+    kept_bytes,
+    kept_every,
+)
 from baton.core.memory.host_ledger import Measure
 from baton.core.messages import Clear, ResetCache
 from baton.core.scheduler.admission import Reuse
@@ -36,6 +49,7 @@ from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
 
 ComputedRoom = PrefillRoom | DecodeRoom
+PART = 4  # one prompt has at most this part of the host memory for checkpoints before its end
 
 
 class Checkpointing(Stage[Any]):
@@ -48,6 +62,11 @@ class Checkpointing(Stage[Any]):
         self._keeps: dict[int, PromptCheckpoint] = {}  # on their way to the host stores, by order
         self._resuming: dict[Key, PromptCheckpoint] = {}
         self.still: set[Key] = set()  # rooms whose state must not change while it is copied
+        self._every, self._most = 0, 0  # tokens between checkpoints; how many a prompt may have
+        if worker.reuse.keeps:
+            self._every = kept_every(worker.placements, worker.settings.keep_every)
+            each = max(map(kept_at_most, worker.placements))
+            self._most = worker.settings.host_bytes // PART // each
         self._last_name = 0
         self._left = 0  # cached pages that had left the cache when the book was last looked through
 
@@ -61,14 +80,48 @@ class Checkpointing(Stage[Any]):
     # ---- keeping --------------------------------------------------------------------------------
 
     def computed(self, room: ComputedRoom) -> None:
-        """The prompt of a room is computed on every rank, and it still has all of its pages. What
-        cached pages lack is to be kept."""
+        """The whole prompt of a room is computed: what cached pages lack is to be kept."""
         if not self.worker.reuse.keeps:
             return
         if isinstance(room, PrefillRoom):
             sums = kept_sums(room, self.worker.state_table, self.worker.manifest.page_blocks)
             self._keep(room, room.length, sums)
         elif self._keep(room, room.length, None):
+            self.still.add(room.key)
+
+    def ends_at(self, room: ComputedRoom) -> int:
+        """Return where the next chunk of a room's prompt ends at the latest: at its end, or where
+        it is to be kept before that."""
+        every = self._every_of(room)
+        return min(room.length, (room.ordered // every + 1) * every)
+
+    def _every_of(self, room: ComputedRoom) -> int:
+        """Return at multiples of how many tokens a room's prompt is to be kept."""
+        if not self._most:
+            return room.length
+        every = self._every
+        while (room.length - 1) // every > self._most:
+            every *= 2
+        return every
+
+    def waits(self, room: ComputedRoom) -> bool:
+        """Whether the next chunk of a room's prompt must wait: what is before that is to be kept,
+        or is being kept."""
+        return room.key in self.still or (
+            room.done < room.ordered and self._is_end(room, room.ordered)
+        )
+
+    def _is_end(self, room: ComputedRoom, position: int) -> bool:
+        """Whether a room's prompt is to be kept at this position before its end."""
+        if position % self._every_of(room) or not 0 < position < room.length:
+            return False
+        return self._book.same(*self.worker.reuse.ending(room, position)) is None
+
+    def chunk_ended(self, room: ComputedRoom) -> None:
+        """A chunk of a room's prompt is computed on every rank, and no page is given up yet."""
+        if room.done == room.length:
+            self.computed(room)
+        elif self._is_end(room, room.done) and self._keep(room, room.done, None):
             self.still.add(room.key)
 
     def answered(self, room: GeneratingRoom) -> None:
@@ -107,7 +160,7 @@ class Checkpointing(Stage[Any]):
             tail=tail,
             last=chain[pages - 1],
             sums=sums or {},
-            answered=length > room.length,
+            beyond=length - room.length,
         )
         worker.draft.keep.append(Keep(order, name, room.key, length, seal=sums is None))
         worker.orders.expect(order, room.key, self._kept, by_all=True)
@@ -206,7 +259,8 @@ class Checkpointing(Stage[Any]):
         if vote is Vote.ARRIVED and self._as_computed(one, by_rank):
             self._release(key)
             worker.marks[Mark.CHECKPOINT_USED] += 1
-            worker.marks[Mark.ANSWER_USED] += one.answered
+            worker.marks[Mark.ANSWER_USED] += one.beyond > 0
+            worker.marks[Mark.PART_USED] += one.beyond < 0
             worker.see(room, Saw.RESUMED)
             worker.reuse.resumed(room, one.length)
             room.ordered = room.done = one.length

@@ -93,7 +93,7 @@ class Computing(Stage[Any]):
         for room in rooms:
             if left <= 0:
                 break
-            if room.state is not RoomState.COMPUTING:
+            if room.state is not RoomState.COMPUTING or self._checkpointing.waits(room):
                 continue
             size = next_chunk(
                 done=room.ordered,
@@ -102,6 +102,7 @@ class Computing(Stage[Any]):
                 rule=self._rule,
                 block_tokens=block,
             )
+            size = min(size, self._checkpointing.ends_at(room) - room.ordered)
             if room.awaits_grammar and room.ordered + size == room.length:
                 self.worker.marks[Mark.GRAMMAR_AWAITED] += 1
                 continue  # the last chunk draws the first token
@@ -168,8 +169,7 @@ class Computing(Stage[Any]):
                     worker.placements,
                 )
                 worker.reuse.enter(room, room.done, room.sums, worker.marks)
-            if room.done == room.length:
-                self._checkpointing.computed(room)
+            self._checkpointing.chunk_ended(room)
             self._then(room, row, drawn_of(ranks, i))
 
     def _wants_sums(self, room: ComputedRoom) -> bool:

@@ -29,6 +29,9 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     # host memory of each rank for the state of preempted requests, 0 = they are computed again; and
     # for checkpoints where prompts are computed, 0 = none are kept
     host_bytes: int = 0
+    # the least number of tokens between two checkpoints within a prompt: one costs a step of its
+    # own and a copy, a few milliseconds, which is little beside so many tokens
+    keep_every: int = 512
     # prefill: the share of its pool for rooms that decode has not admitted; 1 = no limit
     ahead: float = 1.0
     # whether complete pages are kept for later rooms with the same beginning

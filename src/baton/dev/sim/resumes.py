@@ -1,8 +1,8 @@
 """What must be in the pages of a prompt that goes on from a checkpoint, kept without the code under
 test.
 
-    Keep     the room's prompt is computed, or also its answer: its tokens, its salt, and the
-             stamps of its positions
+    Keep     a part of the room's prompt is computed, or all of it, or also its answer: the tokens,
+             the salt, and the stamps of these positions
     Resume   another room begins with exactly these tokens, and computes the next position first
     vacate   it could not be resumed, and begins anew
 
@@ -51,7 +51,8 @@ class Resumes:
         """
         ticket, length = self._tickets[order.key], order.length
         known = len(ticket.prompt) + len(ticket.said)
-        if not known <= length <= len(stamps) or (one_length and length != len(stamps)):
+        exactly = one_length or length < known  # the rest of a prompt waits
+        if not 0 < length <= len(stamps) or (exactly and length != len(stamps)):
             self._violate(
                 "right_resume",
                 f"{length} positions are kept of {_short(order.key)}, whose prompt has {known}, "

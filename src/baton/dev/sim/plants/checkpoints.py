@@ -90,6 +90,13 @@ PLANTS = (
         ),
     ),
     Plant(
+        "kept_while_computed",
+        "a prompt is computed on while what is before that is kept",
+        ("right_resume", "right_bytes"),
+        None,
+        lambda: Parts(replaced=(Replaced(Checkpointing, "waits", lambda self, room: False),)),
+    ),
+    Plant(
         "answer_kept_too_long",
         "of an answer the last token is kept as well, which is not computed",
         ("right_resume",),
