@@ -135,6 +135,8 @@ def test_a_turn_goes_on_where_the_answer_ended(tmp_path: Path, nursery: Nursery,
         before = fleet.books()[0].counters.cache.hits
         said = fleet.answer(fleet.begin((boot, boot), prompt, count))
         assert said == reference.answer(prompt, count), f"{len(prompt)} tokens"
+        # meanwhile this process, which is the gateway, may have said nothing for too long
+        fleet.turn_until(lambda: bool(fleet.front.usable_pairs()), what="the worker")
         return said, fleet.books()[0].counters.cache.hits - before
 
     try:
