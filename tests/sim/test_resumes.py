@@ -12,8 +12,14 @@ from baton.dev.sim.world import Violation
 NAME = CheckpointName(7)
 
 
-def made(length: int = 5, *, computed: int | None = None, kept: int | None = None) -> Resumes:
-    """A book with a prompt that was kept, whose tokens are 1, 2, ... length."""
+def made(
+    length: int = 5,
+    *,
+    computed: int | None = None,
+    kept: int | None = None,
+    one_length: bool = False,
+) -> Resumes:
+    """A book with a prompt that was kept, whose tokens are 1, 2, ... length, as its answer's are."""
 
     def violate(invariant: str, detail: str) -> None:
         raise Violation(invariant, detail)
@@ -21,7 +27,8 @@ def made(length: int = 5, *, computed: int | None = None, kept: int | None = Non
     tickets = {key(1): ticket(1, length=length)}
     found = Resumes(tickets, set(), violate)
     stamps = list(range(length if computed is None else computed))
-    found.kept(Keep(1, NAME, key(1), length if kept is None else kept), stamps)
+    order = Keep(1, NAME, key(1), length if kept is None else kept)
+    found.kept(order, range(1, len(stamps) + 1), stamps, one_length=one_length)
     return found
 
 
@@ -59,8 +66,22 @@ def test_it_finds_whatever_is_not_its_own(about: dict, invariant: str) -> None:
     assert found.value.invariant == invariant
 
 
-@pytest.mark.parametrize("about", [{"computed": 4}, {"kept": 4}])
-def test_only_the_end_of_a_computed_prompt_is_kept(about: dict) -> None:
+def test_a_prompt_goes_on_from_an_answer() -> None:
+    book = made(computed=8, kept=7)
+    begin(book, length=9, at=7)
+    kept = book.of(key(2))
+    assert kept is not None
+    assert kept.tokens == (1, 2, 3, 4, 5, 6, 7)
+    with pytest.raises(Violation):
+        begin(book, length=7, at=7)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"computed": 4}, {"kept": 4}, {"kept": 6}, {"computed": 6, "one_length": True}],
+    ids=str,
+)
+def test_only_what_is_computed_of_a_prompt_and_its_answer_is_kept(about: dict) -> None:
     with pytest.raises(Violation) as found:
         made(**about)
     assert found.value.invariant == "right_resume"
@@ -69,6 +90,7 @@ def test_only_the_end_of_a_computed_prompt_is_kept(about: dict) -> None:
 def test_what_is_computed_above_damage_is_judged_no_more() -> None:
     book = made()
     book._tainted.add(key(1))
-    book.kept(Keep(2, CheckpointName(9), key(1), 5), range(5))
+    order = Keep(2, CheckpointName(9), key(1), 5)
+    book.kept(order, range(1, 6), range(5), one_length=True)
     begin(book, length=6, at=5, name=9)
     assert key(2) in book._tainted

@@ -1,5 +1,5 @@
 """Which ranks use host memory, and how much of it by default: where tokens are generated, for the
-state of preempted requests; on prefill, for checkpoints of prompts.
+state of preempted requests; where prompts are computed, for checkpoints.
 
 While requests grow, more and more of them are preempted. If n requests run, of which c fit into the
 pools at full length, the preempted state amounts to about ln(n / c) times the pools; twice the

@@ -198,6 +198,7 @@ class Keep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: CheckpointName
     key: Key
     length: int  # positions that the state covers
+    seal: bool = False  # whether ranks report the sums of its blocks, which the leader lacks
 
 
 class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

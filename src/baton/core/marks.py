@@ -48,12 +48,14 @@ class Mark(Enum):
     BORROWED_IN_VAIN = "what is fetched back does not arrive, or not whole, and is computed"
     LOAN_DAMAGED = "what decode lent was not what it had been, as decode finds"
     LOAN_TOO_LATE = "decode lends what nobody waits for any more"
-    CHECKPOINT_KEPT = "what cached pages lack at the end of a prompt is kept in host memory"
+    CHECKPOINT_KEPT = "what cached pages lack at the end of a sequence is kept in host memory"
     CHECKPOINT_NOT_KEPT = (
-        "host memory has no space for what cached pages lack at the end of a prompt"
+        "host memory has no space for what cached pages lack at the end of a sequence"
     )
     CHECKPOINT_EVICTED = "a checkpoint gives way to a later one"
-    CHECKPOINT_USED = "a prompt goes on from where an earlier one ended"
+    CHECKPOINT_USED = "a prompt goes on from where an earlier one, or its answer, ended"
+    ANSWER_USED = "a prompt goes on from where the answer to an earlier one ended"
+    PART_USED = "a prompt goes on from within an earlier one"
     CHECKPOINT_UNUSABLE = "a checkpoint does not come back, or not as it was computed"
     # decode
     EARLY_OFFER = "an offer comes before its ticket"

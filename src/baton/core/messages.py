@@ -574,8 +574,8 @@ class LedgerView(Message, frozen=True, omit_defaults=True, tag="ledger_view"):
     rooms: tuple[RoomView, ...]
     clean: bool  # nothing but cache is held
     counters: Counters = Counters()
-    # host memory for preempted rooms or, on prefill, checkpoints of prompts: bytes `total` and
-    # `used` on the fullest rank; empty if none
+    # host memory for preempted rooms and for checkpoints: bytes `total` and `used` on the fullest
+    # rank; empty if none
     host: dict[str, int] = {}
     # states of rooms in the host memory of its ranks, or on their way there or back
     copies: int = 0

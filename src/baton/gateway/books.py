@@ -33,8 +33,7 @@ class WorkerBooks(msgspec.Struct, frozen=True):
 
     Attributes:
         pages: number of pages by group and state
-        host: bytes of host memory for preempted requests or, on prefill, for checkpoints of
-            prompts, on the fullest rank
+        host: bytes of host memory for preempted requests and for checkpoints, on the fullest rank
         copies: states of such requests in host memory or on the way, on all ranks together
     """
 

@@ -55,8 +55,7 @@ class Role(Enum):
 
 
 class HostKvMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Host memory of each rank, for the state of preempted requests or, on prefill, for checkpoints
-    of prompts.
+    """Host memory of each rank, for the state of preempted requests, and for checkpoints.
 
     Attributes:
         nbytes: bytes for each rank; None = twice the pool, but at most a part of the free memory
@@ -326,10 +325,10 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         HostKvMemory,
         Flag(
             "Host memory of each rank that generates, for requests that give way when its pool is"
-            " full; and of each prefill rank of a model with windows or recurrent state, for the"
-            " ends of prompts: e.g. 4GiB, auto = twice the pool, but a quarter of what is free at"
-            " most for all that generate, and as much for prefill (auto/3: in three workers),"
-            " 0 = they are computed again.",
+            " full; and of each rank that computes prompts of a model with windows or recurrent"
+            " state, for the ends of these: e.g. 4GiB, auto = twice the pool, but a quarter of what"
+            " is free at most for all that generate, and as much for prefill (auto/3: in three"
+            " workers), 0 = they are computed again.",
             MEMORY,
             read=HostKvMemory.read,
             default="auto",

@@ -63,7 +63,7 @@ def test_a_page_of_several_blocks_is_named_as_workers_do(
     assert of_gateway(found, tokens, salt) == of_worker(found, tokens, salt)
 
 
-def test_only_prefill_of_models_whose_state_passes_goes_on_from_ends_alone() -> None:
+def test_only_who_computes_prompts_of_models_whose_state_passes_goes_on_from_ends() -> None:
     one = worker(4, 1)
     window = Group(GroupName("window"), Unit.PAGE, Window(6))
     passing = replace(one.table, groups=(*one.table.groups, window))
@@ -72,7 +72,8 @@ def test_only_prefill_of_models_whose_state_passes_goes_on_from_ends_alone() -> 
         ("prefill", passing, False, True),
         ("prefill", passing, True, False),
         ("decode", passing, False, False),
-        ("unified", passing, False, False),
+        ("unified", passing, False, True),
+        ("unified", one.table, False, False),
     ):
         assert page_kind(replace(one, role=role, table=state, guest=guest)).ends == ends
 

@@ -48,6 +48,7 @@ def made(name: int, prompt: Prompt) -> PromptCheckpoint:
         tail=prompt[1][len(pages) * PAGE :],
         last=CachedPage(pages[-1], None, {}, {}),
         sums={},
+        beyond=0,
     )
 
 
@@ -105,7 +106,7 @@ def test_the_book_finds_what_one_of_whole_sequences_finds(acts: list) -> None:
         elif act == "evict":
             pinned = {int(one.name) for one in open_}
             due = next((name for name in plain.prompts if name not in pinned), None)
-            oldest = book.oldest()
+            oldest = next(iter(book.idle()), None)
             assert (None if oldest is None else int(oldest.name)) == due
             if oldest is not None:
                 book.remove(oldest)

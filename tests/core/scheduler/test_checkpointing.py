@@ -1,5 +1,5 @@
-"""Checkpoints of prompts on a prefill worker of a model with a window and a slot: what is ordered,
-what a later prompt computes and offers, and what becomes of copies that fail."""
+"""Checkpoints on a prefill worker or a unified one of a model with a window and a slot: what is
+ordered, what a later prompt computes and offers, and what becomes of copies that fail."""
 
 from collections import deque
 from typing import Any
@@ -17,7 +17,8 @@ from baton.core.events import GatewayConnected, MessageReceived, RankReported, T
 from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.marks import Mark
-from baton.core.memory.checkpoints import kept_bytes
+from baton.core.memory.checkpoints import kept_at_most, kept_bytes, kept_every
+from baton.core.memory.host_ledger import state_bytes
 from baton.core.memory.prefix_cache import page_hashes, root_hash
 from baton.core.memory.state import (
     DType,
@@ -35,8 +36,10 @@ from baton.core.messages import (
     Abort,
     Admitted,
     CacheChanged,
+    Clear,
     Close,
     Failed,
+    FirstToken,
     Hello,
     Offer,
     Received,
@@ -44,10 +47,10 @@ from baton.core.messages import (
     ResetCache,
 )
 from baton.core.rank.rank import RankCore
-from baton.core.rank.rank_effects import Compute, Digest, Discard, Load, Save
+from baton.core.rank.rank_effects import ClearPools, Compute, Digest, Discard, Load, Save
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState, Saw
-from baton.core.scheduler.tables import PREFILL
+from baton.core.scheduler.tables import PREFILL, UNIFIED, Table
 from baton.core.work import BatchDone, Copied, DigestDone, Row, RowDone
 
 NOW, GATEWAY, PREFILL_BOOT, DECODE = Micros(1), Boot(1), Boot(2), Boot(4)
@@ -78,16 +81,17 @@ class Bench:
     def __init__(
         self,
         *,
+        role: str = "prefill",
         page_blocks: int = 1,
         host_bytes: int = PLENTY,
         pages: int = 24,
         table: StateTable = TABLE,
+        keep_every: int = 512,
     ) -> None:
-        self.manifest = worker(
-            "prefill", PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table
-        )
+        self.role, self.decode = role, PREFILL_BOOT if role == "unified" else DECODE
+        self.manifest = worker(role, PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table)
         totals = {g.name: pages if g.unit is Unit.PAGE else 6 for g in table.groups}
-        limited = settings(prefix_cache=True, host_bytes=host_bytes)
+        limited = settings(prefix_cache=True, host_bytes=host_bytes, keep_every=keep_every)
         limited = msgspec.structs.replace(limited, pids=(1, 2))
         self.leader: Any = Driven(Leader(self.manifest, limited, totals))
         self.placements = [self.manifest.placement(r) for r in range(RANKS)]
@@ -104,9 +108,12 @@ class Bench:
         self.sent: list[Any] = []
         self.rows: list[Row] = []
         self.host_bytes = host_bytes
+        self.late: tuple[type, ...] = ()  # work that is done only if there is no other
         self.fails: Any = lambda rank, effect: ""  # why a copy fails
         self.written = 0
         self.leader.step(GatewayConnected(GATEWAY), NOW)
+        if role == "unified":
+            return
         theirs = worker("decode", DECODE, tp=1, page_blocks=1, table=table)
         self.pair = pair(self.placements, [theirs.placement(0)])
         self.hear(DECODE, Hello(theirs, self.pair.digest))
@@ -132,6 +139,9 @@ class Bench:
         """Until nothing moves, or until such work is to be done next."""
         for _ in range(500):
             self.report()
+            if any(not isinstance(effect, self.late) for _, effect in self.work):
+                while isinstance(self.work[0][1], self.late):
+                    self.work.rotate(-1)
             if not self.work or (until is not None and isinstance(self.work[0][1], until)):
                 return
             self.do(*self.work.popleft())
@@ -186,7 +196,7 @@ class Bench:
     def _compute(self, r: int, row: Row) -> RowDone:
         """Write a new number into every block with a position of the row."""
         sums = {}
-        for group in TABLE.groups:
+        for group in self.manifest.table.groups:
             b = B if group.unit is Unit.PAGE else row.start + len(row.tokens)
             for block in range(row.start // b, -(-(row.start + len(row.tokens)) // b)):
                 self.written += 1
@@ -203,7 +213,7 @@ class Bench:
     # ---- requests -------------------------------------------------------------------------------
 
     def ask(self, number: int, tokens: Any, *, answer: int = 4, salt: str = "") -> None:
-        asked = ticket(number, prefill=PREFILL_BOOT, decode=DECODE)
+        asked = ticket(number, prefill=PREFILL_BOOT, decode=self.decode)
         asked = replace(
             asked, prompt=tuple(tokens), limits=limits(answer), sampling=GREEDY, cache_salt=salt
         )
@@ -214,9 +224,10 @@ class Bench:
         before = len(self.rows)
         self.ask(number, tokens, **changes)
         self.run()
-        self.hear(DECODE, Admitted(key(number)))
-        self.hear(DECODE, Received(key(number)))
-        self.run()
+        if self.role == "prefill":
+            self.hear(DECODE, Admitted(key(number)))
+            self.hear(DECODE, Received(key(number)))
+            self.run()
         self.close(number)
         assert all(not rank.kept() for rank in self.ranks)
         assert self.leader.worker.ledger.clean
@@ -347,6 +358,204 @@ def test_gateways_are_told_where_prompts_have_ended_and_of_no_other_page() -> No
     assert {left[n : n + HASH_BYTES] for n in range(0, len(left), HASH_BYTES)} == due
 
 
+# ---- within a prompt ----------------------------------------------------------------------------
+
+LONG = tuple(range(1000, 1077))
+ROLES = pytest.mark.parametrize("role", ["prefill", "unified"])
+
+
+@ROLES
+@pytest.mark.parametrize("page_blocks", [1, 2, 3])
+@pytest.mark.parametrize("common", [23, 24, 25, 50, 77])
+def test_a_prompt_with_a_common_beginning_goes_on_within_the_earlier_one(
+    role: str, page_blocks: int, common: int
+) -> None:
+    bench = Bench(role=role, page_blocks=page_blocks, pages=40, keep_every=24)
+    every = 24
+    assert bench.serve(1, LONG, answer=1) == 0
+    assert [order.length for order in bench.orders("keep")] == [24, 48, 72, 77]
+    assert [row.start for row in bench.rows] == [0, 24, 48, 72]
+    other = (*LONG[:common], *range(50)) if common < len(LONG) else LONG
+    known = (common if common < len(LONG) else len(LONG) - 1) // every * every
+    assert bench.serve(2, other, answer=1) == known
+    lengths = [order.length for order in bench.orders("keep")[4:]]
+    due = [n for n in (24, 48, 72, 96) if known < n < len(other)]
+    assert lengths == [*due, *([len(other)] if other != LONG else [])], "nothing is kept twice"
+    assert bench.marks[Mark.PART_USED] == (known > 0)
+    assert not bench.orders("vacate")
+
+
+@ROLES
+def test_no_chunk_changes_what_is_being_kept(role: str) -> None:
+    bench = Bench(role=role, pages=40, keep_every=24)
+    bench.late = (Save, Digest)
+    bench.ask(1, LONG)
+    for count in (1, 2, 3):
+        bench.run(until=Save)
+        assert [len(row.tokens) for row in bench.rows] == [24] * count
+        bench.do(*bench.work.popleft())
+        bench.run(until=Save)
+        bench.do(*bench.work.popleft())
+    bench.run()
+    if role == "unified":
+        bench.close(1)
+        assert bench.serve(2, LONG[:50]) == 48
+
+
+def test_a_prompt_that_is_kept_while_others_compute_holds_them_not_up() -> None:
+    bench = Bench(role="unified", pages=40, keep_every=24)
+    bench.late = (Save, Digest)
+    bench.ask(1, LONG)
+    bench.run(until=Save)
+    before = len(bench.rows)
+    bench.ask(2, FIRST[:3], answer=4)
+    bench.run(until=Save)
+    assert len(bench.rows) - before == 4
+
+
+def test_one_prompt_does_not_fill_the_host_memory() -> None:
+    each = max(kept_at_most(p) for p in Bench().placements)
+    bench = Bench(pages=40, keep_every=8, host_bytes=12 * each)
+    bench.serve(1, LONG)
+    lengths = [order.length for order in bench.orders("keep")]
+    assert lengths == [32, 64, 77], "there is space for three before the end"
+    assert bench.serve(2, LONG[:33]) == 32
+    assert bench.serve(3, (*LONG[:20], *range(20))) == 0
+    assert [o.length for o in bench.orders("keep")[4:]] == [16, 32, 40], "a shorter one has more"
+
+
+@pytest.mark.parametrize("least", [1, 40])
+def test_within_a_prompt_it_takes_no_more_than_its_cached_pages(least: int) -> None:
+    placements = Bench(page_blocks=2).placements
+    page_tokens = 2 * B
+    every = kept_every(placements, least)
+    lasts = sum(p.block_bytes(KV) for p in placements) / B
+    for n in range(1, 60):
+        kept = sum(kept_bytes(p, n * page_tokens) for p in placements)
+        assert kept <= lasts * every
+    assert every % page_tokens == 0
+    assert every >= least
+    most = sum(kept_bytes(p, 60 * page_tokens) for p in placements)
+    assert every == -(-max(least, most / lasts) // page_tokens) * page_tokens
+
+
+# ---- where tokens are generated -----------------------------------------------------------------
+
+
+def answer(count: int) -> tuple[int, ...]:
+    """What is generated here."""
+    return (7,) * count
+
+
+@pytest.mark.parametrize("page_blocks", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 5, 14])
+def test_the_next_turn_goes_on_where_the_answer_ended(page_blocks: int, tokens: int) -> None:
+    """The last token of an answer is not computed."""
+    bench = Bench(role="unified", page_blocks=page_blocks)
+    assert bench.serve(1, FIRST, answer=tokens) == 0
+    lengths = [order.length for order in bench.orders("keep")]
+    ends = len(FIRST), len(FIRST) + tokens - 1
+    assert lengths == sorted(set(ends))
+    assert bench.serve(2, (*FIRST, *answer(tokens), 1, 2), answer=1) == ends[1]
+    assert bench.serve(3, (*FIRST, *answer(tokens - 1), 9), answer=1) == ends[1]
+    assert bench.serve(4, (*FIRST, 8), answer=1) == len(FIRST), "the end of the prompt"
+    assert bench.marks[Mark.CHECKPOINT_USED] == 3
+    assert bench.marks[Mark.ANSWER_USED] == (2 if tokens > 1 else 0)
+    assert not bench.orders("vacate")
+
+
+def test_no_step_changes_what_is_being_kept() -> None:
+    """Copies and hashes are slower than steps here."""
+    bench = Bench(role="unified")
+    bench.late = (Save, Digest)
+    bench.ask(1, FIRST)
+    bench.run(until=Save)
+    assert [len(row.tokens) for row in bench.rows] == [len(FIRST)]
+    (told,) = [m for m in bench.sent if isinstance(m, FirstToken)]
+    assert told.drawn.token == 7, "the client need not wait"
+    bench.run()
+    assert len(bench.rows) == 4
+    bench.close(1)
+    assert bench.serve(2, (*FIRST, 9)) == len(FIRST)
+    assert bench.serve(3, (*FIRST, *answer(3), 9)) == len(FIRST) + 3
+
+
+@pytest.mark.parametrize("length", [2, 5])
+def test_what_follows_the_same_short_prompt_is_kept_if_it_has_no_page(length: int) -> None:
+    """An answer that comes again is computed in pages of its own, and its end is known."""
+    bench = Bench(role="unified")
+    bench.serve(1, FIRST[:length], answer=8)
+    bench.serve(2, FIRST[:length], answer=12)
+    kept = [order.length for order in bench.orders("keep")]
+    assert kept == ([9, 13] if length == 2 else [5, 12])
+    assert bench.serve(3, (*FIRST[:length], *answer(12), 9)) == kept[-1]
+
+
+def test_a_room_that_ends_while_it_is_still_holds_nothing_back() -> None:
+    bench = Bench(role="unified")
+    bench.ask(1, FIRST)
+    bench.run(until=Save)
+    bench.hear(GATEWAY, Abort(key(1), "gone"))
+    bench.report()
+    assert bench.leader.worker.rooms, "its pages are still copied"
+    bench.run()
+    bench.close(1)
+    assert bench.serve(2, NEXT) == len(FIRST)
+
+
+def test_it_is_told_that_a_room_is_admitted_once_it_does_not_wait_anew() -> None:
+    bench = Bench(role="unified")
+    bench.serve(1, FIRST)
+    bench.fails = lambda rank, effect: "no memory" if isinstance(effect, Load) else ""
+    before = len(bench.sent)
+    bench.ask(2, NEXT)
+    bench.run(until=Load)
+    assert not [m for m in bench.sent[before:] if isinstance(m, Admitted)]
+    bench.run()
+    assert [m.key for m in bench.sent[before:] if isinstance(m, Admitted)] == [key(2)]
+    assert bench.rows[-4].start == 0
+
+
+@pytest.mark.parametrize("where", [1, 2], ids=["end of the prompt", "end of the answer"])
+def test_what_does_not_come_back_as_it_was_kept_is_computed(where: int) -> None:
+    bench = Bench(role="unified")
+    bench.serve(1, FIRST)
+    bench.stores[1][where][SLOT][0] += 1
+    more = (5,) if where == 1 else (*answer(4), 5)
+    shorter = 0 if where == 1 else len(FIRST)
+    assert bench.serve(2, (*FIRST, *more)) == shorter, "or it goes on from an earlier end"
+    assert bench.marks[Mark.CHECKPOINT_UNUSABLE] == 1
+
+
+def test_a_preempted_room_takes_the_place_of_checkpoints() -> None:
+    table = StateTable(2, B, GROUPS[::2], SPECS[::2])
+    size = max(state_bytes(p, 16) for p in Bench(table=table).placements)
+    bench = Bench(role="unified", pages=8, host_bytes=size, table=table)
+    bench.serve(1, tuple(range(500, 510)))
+    assert bench.leader.worker.host.view()["used"] > 0
+    bench.ask(2, tuple(range(100, 108)), answer=14)
+    bench.ask(3, tuple(range(200, 208)), answer=14)
+    bench.run()
+    bench.hear(GATEWAY, Close(key(2).room))
+    bench.close(3)
+    assert bench.marks[Mark.OFFLOADED] == bench.marks[Mark.RESUMED] == 1
+    assert bench.marks[Mark.CHECKPOINT_EVICTED] > 0
+    assert not bench.marks[Mark.RECOMPUTE]
+
+
+def test_state_that_is_away_gives_way_to_no_checkpoint() -> None:
+    table = StateTable(2, B, GROUPS[::2], SPECS[::2])
+    size = max(state_bytes(p, 16) for p in Bench(table=table).placements)
+    bench = Bench(role="unified", pages=8, host_bytes=size, table=table)
+    bench.ask(2, tuple(range(100, 108)), answer=14)
+    bench.ask(3, tuple(range(200, 208)), answer=14)
+    bench.run()
+    bench.hear(GATEWAY, Close(key(2).room))
+    bench.close(3)
+    assert bench.marks[Mark.OFFLOADED] == bench.marks[Mark.RESUMED] == 1
+    assert bench.marks[Mark.CHECKPOINT_NOT_KEPT] > 0
+
+
 # ---- what fails ---------------------------------------------------------------------------------
 
 
@@ -443,6 +652,22 @@ def test_a_prompt_whose_end_does_not_fit_is_not_kept() -> None:
     assert bench.marks[Mark.CHECKPOINT_NOT_KEPT] == 1
 
 
+@pytest.mark.parametrize("role", ["prefill", "unified"])
+@pytest.mark.parametrize("message", [ResetCache, Clear])
+def test_what_is_kept_of_pages_that_are_forgotten_leaves_host_memory_at_once(
+    role: str, message: type
+) -> None:
+    """No room comes that would have it looked through."""
+    bench = Bench(role=role)
+    bench.serve(1, FIRST)
+    assert bench.leader.worker.host.view()["used"] > 0
+    bench.hear(GATEWAY, message(1))
+    bench.work = deque(item for item in bench.work if not isinstance(item[1], ClearPools))
+    bench.run()
+    assert bench.leader.worker.host.view()["used"] == 0
+    assert bench.stores == [{}, {}]
+
+
 def test_a_checkpoint_goes_with_its_cached_pages() -> None:
     bench = Bench()
     bench.serve(1, FIRST)
@@ -472,10 +697,11 @@ def test_nothing_is_kept_where_there_is_no_memory_or_no_need(
 # ---- table --------------------------------------------------------------------------------------
 
 
-def test_the_table_of_resuming_is_exactly_this() -> None:
-    found = {(s, saw): to for (s, saw), to in PREFILL.items() if s is RoomState.RESUMING}
+@pytest.mark.parametrize("table", [PREFILL, UNIFIED])
+def test_the_table_of_resuming_is_exactly_this(table: Table) -> None:
+    found = {(s, saw): to for (s, saw), to in table.items() if s is RoomState.RESUMING}
     assert found == {
         (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
         (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
         (RoomState.RESUMING, Saw.END): RoomState.ENDING,
-    }, "it has offered nothing, so decode cannot have admitted it"
+    }, "nobody knows of it, so decode cannot have admitted it"

@@ -592,11 +592,14 @@ def test_space_is_taken_on_every_rank_or_on_none() -> None:
     stages = [msgspec.structs.replace(worker.placement(0), pp_rank=stage) for stage in (0, 1)]
     sizes = [state_bytes(stage, 9) for stage in stages]
     assert sizes[0] != sizes[1], "the stages hold different numbers of layers"
-    ledger = HostLedger(stages, 2 * max(sizes) - 1, measure=state_bytes)
-    assert ledger.take(key(1), 9)
-    assert not ledger.take(key(2), 9)
-    assert (ledger.used(), ledger.states) == (tuple(sizes), 1)
+    ledger = HostLedger(stages, 2 * max(sizes) - 1)
+    assert ledger.take(key(1), 9, state_bytes)
+    assert not ledger.take(key(2), 9, state_bytes)
+    assert (ledger.used(), ledger.rooms) == (tuple(sizes), [key(1)])
+    assert ledger.view() == {"total": ledger.total, "used": max(sizes)}
+    assert ledger.fits([9], state_bytes, without=[key(1)])
+    assert not ledger.fits([9, 9], state_bytes, without=[key(1)])
     ledger.give_back(key(1))
     ledger.give_back(key(1))
-    assert ledger.take(key(2), 9)
+    assert ledger.take(key(2), 9, state_bytes)
     assert ledger.used() == tuple(sizes)

@@ -19,15 +19,15 @@ class PageKind(msgspec.Struct, frozen=True):
     model: str
     weights: str
     tokens: int  # of a page
-    # whether a prompt is computed on only from where an earlier one has ended: of these workers
-    # only the last pages of earlier prompts are known (memory/checkpoints.py)
+    # whether a prompt is computed on only from where an earlier one, or its answer, has ended: of
+    # these workers only the last pages of those are known (memory/checkpoints.py)
     ends: bool = False
 
 
 def page_kind(manifest: Manifest) -> PageKind:
     """Return the kind of a worker's pages."""
     tokens = manifest.page_blocks * manifest.table.block_tokens
-    computes = manifest.role == "prefill" and not manifest.guest
+    computes = manifest.role in ("prefill", "unified") and not manifest.guest
     ends = computes and not manifest.table.cacheable
     return PageKind(manifest.model, manifest.weights, tokens, ends)
 

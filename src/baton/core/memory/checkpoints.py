@@ -1,5 +1,5 @@
 """The book of a worker's checkpoints: what its ranks keep in host memory of the state at the end of
-prompts, because cached pages lack it.
+prompts and of answers, and within long prompts, because cached pages lack it.
 
     prompt   [ page 0 ][ page 1 ][ page 2 ][ tai      its end: where computing goes on
     lasting    cached    cached    cached    kept     complete pages, and the last one
@@ -27,6 +27,8 @@ from baton.core.memory.state import Full, Interval, Placement, StateTable, exten
 # uint64 [blocks, units] by rank and group, of the blocks that are kept
 KeptSums = Mapping[tuple[Rank, GroupName], NDArray[np.uint64]]
 
+LONG = 1 << 30  # pages: more than any window has
+
 
 def kept_blocks(table: StateTable, length: int, page_blocks: int) -> dict[GroupName, Interval]:
     """Return the blocks that complete cached pages lack of the state of `length` positions."""
@@ -45,10 +47,30 @@ def kept_bytes(placement: Placement, length: int) -> int:
     return sum(each.size * placement.block_bytes(group) for group, each in blocks.items())
 
 
-class PromptCheckpoint:
-    """What is kept of one prompt. Compared by identity."""
+def kept_at_most(placement: Placement) -> int:
+    """Return the bytes of what is kept on one rank of a sequence that ends with a page and is so
+    long that every window is full."""
+    return kept_bytes(placement, LONG * placement.page_blocks * placement.table.block_tokens)
 
-    __slots__ = ("last", "length", "name", "page", "sums", "tail")
+
+def kept_every(placements: Sequence[Placement], least: int) -> int:
+    """Return after how many tokens of a prompt another checkpoint is worth its memory: it takes no
+    more than the cached pages of so many tokens do. That is a multiple of a page, and not less than
+    `least`."""
+    table, page_tokens = (
+        placements[0].table,
+        placements[0].page_blocks * placements[0].table.block_tokens,
+    )
+    kept = sum(map(kept_at_most, placements))
+    lasts = sum(p.block_bytes(group) for p in placements for group in table.lasting)
+    parity = -(-kept * table.block_tokens // lasts)
+    return -(-max(parity, least) // page_tokens) * page_tokens
+
+
+class PromptCheckpoint:
+    """What is kept of one sequence. Compared by identity."""
+
+    __slots__ = ("beyond", "last", "length", "name", "page", "sums", "tail")
 
     def __init__(
         self,
@@ -59,13 +81,15 @@ class PromptCheckpoint:
         tail: Sequence[TokenId],
         last: CachedPage,
         sums: KeptSums,
+        beyond: int,
     ) -> None:
         """page: the hash of the tokens in complete pages; tail: the tokens behind them
 
         last: the cached page with the last complete page; sums: of the blocks as they were computed
+        beyond: how many of its tokens were generated; below 0: how many of the prompt follow
         """
         self.name, self.length, self.page, self.tail = name, length, page, tuple(tail)
-        self.last, self.sums = last, sums
+        self.last, self.sums, self.beyond = last, sums, beyond
 
 
 class Checkpoints:
@@ -157,9 +181,9 @@ class Checkpoints:
         """Whether a room resumes from it, so that its copies must stay."""
         return one in self._pins
 
-    def oldest(self) -> PromptCheckpoint | None:
-        """Return the one without pins that was used longest ago; None if there is none."""
-        return next((one for one in self._used.values() if one not in self._pins), None)
+    def idle(self) -> list[PromptCheckpoint]:
+        """Return those without pins, the one that was used longest ago first."""
+        return [one for one in self._used.values() if one not in self._pins]
 
     def remove(self, one: PromptCheckpoint) -> None:
         """It is found no more. It need not have been added, nor be without pins."""

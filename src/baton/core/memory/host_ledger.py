@@ -1,68 +1,69 @@
-"""The host memory that the states of preempted rooms take, or what is kept of prompts, rank by
+"""The host memory that the states of preempted rooms take, and what is kept of sequences, rank by
 rank, as their leader counts it.
 
 Ranks hold different parts of a state (pipeline stages, sharded heads), and each of them has the
 same bound.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from baton.core.ids import StoreKey
+from baton.core.ids import Key, StoreKey
 from baton.core.memory.state import Placement, extent_blocks
+
+# takes a rank's placement and a number of positions, and returns the bytes that what is stored of
+# their state takes there
+Measure = Callable[[Placement, int], int]
 
 
 class HostLedger:
     """The only accounts of the ranks' host stores: a state for which there is no space here is not
     sent there."""
 
-    def __init__(
-        self,
-        placements: Sequence[Placement],
-        total: int,
-        *,
-        measure: Callable[[Placement, int], int],
-    ) -> None:
-        """measure: takes a rank's placement and a number of positions, and returns the bytes that
-        their state takes in the rank's store"""
-        self._placements, self._measure = tuple(placements), measure
+    def __init__(self, placements: Sequence[Placement], total: int) -> None:
+        self._placements = tuple(placements)
         self.total = total  # bytes on each rank
         self._taken: dict[StoreKey, tuple[int, ...]] = {}  # bytes by rank
 
-    def fits(self, lengths: Iterable[int]) -> bool:
-        """Whether every rank has space for all these states. lengths: the positions of each"""
+    def fits(
+        self, lengths: Iterable[int], measure: Measure, *, without: Collection[StoreKey] = ()
+    ) -> bool:
+        """Whether every rank has space for all these states.
+
+        lengths: the positions of each
+        without: what is counted as if it had left the stores
+        """
         want = [
-            [self._measure(placement, length) for placement in self._placements]
-            for length in lengths
+            [measure(placement, length) for placement in self._placements] for length in lengths
         ]
-        return all(sum(column) <= self.total for column in zip(self.used(), *want, strict=True))
+        used = self.used(without)
+        return all(sum(column) <= self.total for column in zip(used, *want, strict=True))
 
-    def could_ever_fit(self, length: int) -> bool:
-        """Whether every rank would have space for this state if its store were empty."""
-        return all(self._measure(placement, length) <= self.total for placement in self._placements)
-
-    def take(self, key: StoreKey, length: int) -> bool:
+    def take(self, key: StoreKey, length: int, measure: Measure) -> bool:
         """Take space for the state of `length` positions, on every rank or on none. Returns False
         if there is not enough."""
-        if not self.fits([length]):
+        if not self.fits([length], measure):
             return False
-        self._taken[key] = tuple(self._measure(placement, length) for placement in self._placements)
+        self._taken[key] = tuple(measure(placement, length) for placement in self._placements)
         return True
 
     def give_back(self, key: StoreKey) -> None:
         """A state has left the stores. It need not have been there."""
         self._taken.pop(key, None)
 
-    def used(self) -> tuple[int, ...]:
-        """Return the bytes taken on each rank."""
-        return tuple(
-            sum(column)
-            for column in zip((0,) * len(self._placements), *self._taken.values(), strict=False)
-        )
+    def used(self, without: Collection[StoreKey] = ()) -> tuple[int, ...]:
+        """Return the bytes taken on each rank. without: by all but these"""
+        taken = [by_rank for key, by_rank in self._taken.items() if key not in without]
+        return tuple(map(sum, zip((0,) * len(self._placements), *taken, strict=True)))
+
+    def view(self) -> dict[str, int]:
+        """Return the bytes of a rank and those used of them, on the fullest one (LedgerView.host);
+        nothing where there is no host memory."""
+        return {"total": self.total, "used": max(self.used())} if self.total else {}
 
     @property
-    def states(self) -> int:
-        """The number of states that are in the stores, or on their way there."""
-        return len(self._taken)
+    def rooms(self) -> list[Key]:
+        """The rooms whose states are in the stores, or on their way there."""
+        return [key for key in self._taken if isinstance(key, Key)]
 
 
 def state_bytes(placement: Placement, length: int) -> int:

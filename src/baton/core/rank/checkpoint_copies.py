@@ -1,13 +1,13 @@
-"""A rank's part of checkpoints: what cached pages lack at the end of a prompt, out of a room's
+"""A rank's part of checkpoints: what cached pages lack at the end of a sequence, out of a room's
 pages into the host store, and into the pages of later rooms.
 
-    Keep   ──▶ Save ──▶ vote                        under a name that outlives the room
+    Keep   ──▶ Save, and Digest if it is to be sealed ──▶ vote      under a name that outlives the room
     Resume ──▶ Load ──▶ Digest of the same blocks, where they lie now ──▶ vote, with the sums; the leader judges them
     forget ──▶ Discard
 
-The leader has the sums that the blocks had when they were computed, and a copy that is right must
-have these: so damage is found wherever it came about. While a copy or a hash is under way the room
-is *busy*, and `quiet` is not said of it. A room that is dropped meanwhile does not end a Keep.
+The leader has the sums that the blocks had when they were computed, or when they were kept, if they
+had not been sealed; a copy that is right must have these. While a copy or a hash is under way the
+room is *busy*, and `quiet` is not said of it. A room that is dropped meanwhile does not end a Keep.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -61,9 +61,10 @@ class CheckpointCopies:
         """Nobody resumes from this checkpoint any more, and no copy of it is under way."""
         return Discard(name)
 
-    def keep(self, order: Keep) -> Save:
+    def keep(self, order: Keep) -> list[RankEffect]:
         """The leader has ordered to keep what cached pages lack of a room."""
-        return Save(self._copy(CheckpointTask(order)))
+        task = CheckpointTask(order)
+        return [Save(self._copy(task)), *(self._hash(task) if order.seal else ())]
 
     def resume(self, order: Resume) -> list[RankEffect]:
         """The leader has ordered to bring a checkpoint into a room's pages."""
@@ -105,11 +106,17 @@ class CheckpointCopies:
         task.why = done.why
         effects: list[RankEffect] = []
         if isinstance(task.order, Resume) and not task.why and not self._dropped(task):
-            for group, numbers in self._blocks(task.order).items():
-                blocks = [BlockIndex(int(b)) for b in numbers]
-                job, length = self._job(task, group), task.order.length
-                effects.append(self._digest(job, task.order.key, group, blocks, length))
+            effects += self._hash(task)
         return effects, self._ballot(task)
+
+    def _hash(self, task: CheckpointTask) -> list[RankEffect]:
+        """Hash the blocks where they lie in the room's pages."""
+        effects: list[RankEffect] = []
+        for group, numbers in self._blocks(task.order).items():
+            blocks = [BlockIndex(int(b)) for b in numbers]
+            job, length = self._job(task, group), task.order.length
+            effects.append(self._digest(job, task.order.key, group, blocks, length))
+        return effects
 
     def hashed(self, done: DigestDone) -> tuple[list[RankEffect], Ballot | None]:
         """A hash has ended."""

@@ -161,7 +161,8 @@ class RankCore:
         for boot in plan.disconnect:
             effects += self.sources.disconnect(boot)
         effects += [self.checkpoints.forget(name) for name in plan.forget]
-        effects += [self.checkpoints.keep(order) for order in plan.keep]
+        for keep in plan.keep:
+            effects += self.checkpoints.keep(keep)
         for key in plan.drop:
             effects += self._drop(key)
         for key in plan.vacate:

@@ -162,7 +162,7 @@ class LeaderBooks(Stage[Any]):
             rooms=tuple(self._room_view(room) for room in worker.rooms.values()),
             clean=worker.ledger.clean and not worker.rooms and not reads and not copies,
             counters=self._counters(),
-            host={name: n for stage in self._others for name, n in stage.host_view().items()},
+            host=worker.host.view(),
             copies=copies,
             speculation=worker.speculation.figures(),
         )

@@ -20,13 +20,11 @@ from baton.core.prefill_cost import Backlog
 from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
-from baton.core.scheduler.decode_room import DecodeRoom
-from baton.core.scheduler.prefill_room import PrefillRoom
+from baton.core.scheduler.checkpointing import Checkpointing, ComputedRoom
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Stage, drawn_of, scores_of
 from baton.core.scheduler.worker import Worker
 
-ComputedRoom = PrefillRoom | DecodeRoom
 UNCOMPUTED = (RoomState.QUEUED, RoomState.RESUMING, RoomState.BORROWING, RoomState.COMPUTING)
 
 
@@ -36,6 +34,7 @@ class Computing(Stage[Any]):
     def __init__(
         self,
         worker: Worker[Any],
+        checkpointing: Checkpointing,
         *,
         rule: ChunkRule,
         then: Callable[[Any, RowOrder, Drawn | None], None],
@@ -43,7 +42,7 @@ class Computing(Stage[Any]):
         """then: takes a room whose chunk is computed on every rank, the chunk's row, and the next
         token if the chunk was the last one"""
         super().__init__(worker)
-        self._rule, self._then = rule, then
+        self._checkpointing, self._rule, self._then = checkpointing, rule, then
         # Where tokens are generated, they follow the prompt in the same pages, so that its last
         # block is still written to.
         self._follow = int(worker.role.generates)
@@ -94,7 +93,7 @@ class Computing(Stage[Any]):
         for room in rooms:
             if left <= 0:
                 break
-            if room.state is not RoomState.COMPUTING:
+            if room.state is not RoomState.COMPUTING or self._checkpointing.waits(room):
                 continue
             size = next_chunk(
                 done=room.ordered,
@@ -103,6 +102,7 @@ class Computing(Stage[Any]):
                 rule=self._rule,
                 block_tokens=block,
             )
+            size = min(size, self._checkpointing.ends_at(room) - room.ordered)
             if room.awaits_grammar and room.ordered + size == room.length:
                 self.worker.marks[Mark.GRAMMAR_AWAITED] += 1
                 continue  # the last chunk draws the first token
@@ -169,6 +169,7 @@ class Computing(Stage[Any]):
                     worker.placements,
                 )
                 worker.reuse.enter(room, room.done, room.sums, worker.marks)
+            self._checkpointing.chunk_ended(room)
             self._then(room, row, drawn_of(ranks, i))
 
     def _wants_sums(self, room: ComputedRoom) -> bool:

@@ -21,9 +21,9 @@ class Constraining(Stage[R]):
 
     def admitted(self, room: R, reuse: Reuse) -> None:
         if room.state is not RoomState.RESUMING:  # else it may have to give up everything again
-            self.constrain(room)
+            self.resumed(room)
 
-    def constrain(self, room: R) -> None:
+    def resumed(self, room: R) -> None:
         """Have the ranks build a room's grammar, if it has one."""
         grammar = room.ticket.grammar
         if grammar is None:

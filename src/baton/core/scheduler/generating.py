@@ -29,6 +29,7 @@ from baton.core.messages import (
 from baton.core.past import past_of
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
+from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.drafting import Drafting
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
@@ -42,8 +43,11 @@ G = TypeVar("G", bound=GeneratingRoom)
 class Generating(Stage[G]):
     """Generates the tokens of one worker's running rooms."""
 
-    def __init__(self, worker: Worker[G], preemption: Preemption[G]) -> None:
+    def __init__(
+        self, worker: Worker[G], preemption: Preemption[G], checkpointing: Checkpointing
+    ) -> None:
         super().__init__(worker)
+        self._checkpointing = checkpointing
         self._preemption, self._drafting = preemption, Drafting(worker, preemption)
         self._drafted: list[int] = []  # of the step that is composed: drafts of each of its rows
 
@@ -54,6 +58,10 @@ class Generating(Stage[G]):
         return self._drafting.kept()
 
     def admitted(self, room: G, reuse: Reuse) -> None:
+        if room.state is not RoomState.RESUMING:
+            self.resumed(room)
+
+    def resumed(self, room: G) -> None:
         """Tell the room's gateway, and its prefill worker if that is another worker."""
         for boot in dict.fromkeys((room.ticket.prefill, room.ticket.gateway)):
             if boot != self.worker.manifest.boot:
@@ -124,6 +132,7 @@ class Generating(Stage[G]):
             worker.reuse.enter(room, row.valid, room.sums, worker.marks)
             self._tell(room, finish)
             if finish is not None:
+                self._checkpointing.answered(room)
                 worker.end(room)
         if total:
             self._drafting.stepped(total)

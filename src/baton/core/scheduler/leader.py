@@ -69,6 +69,7 @@ class Leader:
         self._books = LeaderBooks(self.worker, stages)
         self._stages: tuple[Stage[Any], ...] = (self._books, *stages)
         self.worker.on_forget += [stage.forgotten for stage in stages]
+        self.worker.on_resumed += [stage.resumed for stage in stages]
         self._handlers: dict[type[Any], list[Callable[[Boot, Any], None]]] = {}
         for handlers in (self._own_handlers(), *(stage.handlers() for stage in self._stages)):
             for kind, handler in handlers.items():

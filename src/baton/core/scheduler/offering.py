@@ -133,7 +133,7 @@ class Offering(Stage[PrefillRoom]):
             self._offer_from(room, 0)
 
     def resumed(self, room: PrefillRoom) -> None:
-        """A prompt goes on from a checkpoint: offer what is complete before that."""
+        """Offer what is complete before the checkpoint."""
         self._offer(room, {}, (), None)
         self._offer_from(room, 0)
 

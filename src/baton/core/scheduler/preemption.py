@@ -32,11 +32,12 @@ from typing import Any, TypeVar
 from baton.core.agreement import Ballot, Offload, Restore, Vote
 from baton.core.ids import Boot, GroupName, Key, Rank, Stamp
 from baton.core.marks import Mark
-from baton.core.memory.host_ledger import HostLedger, state_bytes
+from baton.core.memory.host_ledger import state_bytes
 from baton.core.memory.pages import PageState
 from baton.core.memory.state import Unit
 from baton.core.messages import Recompute
 from baton.core.scheduler.admission import Judgement, Reuse, Want
+from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.stage import Stage
@@ -45,8 +46,8 @@ from baton.core.scheduler.worker import Worker
 OVERTAKES, URGENT_OVERTAKES, PREEMPTIONS = 4, 16, 4
 
 WITH_PAGES = (
-    *(RoomState.COMPUTING, RoomState.FETCHING, RoomState.COMMITTING, RoomState.RUNNING),
-    *(RoomState.OFFLOADING, RoomState.RESTORING),
+    *(RoomState.RESUMING, RoomState.COMPUTING, RoomState.FETCHING, RoomState.COMMITTING),
+    *(RoomState.RUNNING, RoomState.OFFLOADING, RoomState.RESTORING),
 )
 AWAY = (RoomState.OFFLOADING, RoomState.OFFLOADED)
 
@@ -56,25 +57,26 @@ G = TypeVar("G", bound=GeneratingRoom)
 class Preemption(Stage[G]):
     """The admission policy of a worker that generates, and the preemption of its running rooms."""
 
-    def __init__(self, worker: Worker[G], *, admissible: Callable[[G], bool]) -> None:
+    def __init__(
+        self,
+        worker: Worker[G],
+        checkpointing: Checkpointing,
+        *,
+        admissible: Callable[[G], bool],
+    ) -> None:
         """admissible: whether only memory keeps a waiting room from being admitted, as far as other
         workers are concerned"""
         super().__init__(worker)
         self._admissible = admissible
-        self._host = HostLedger(worker.placements, worker.settings.host_bytes, measure=state_bytes)
+        self._host, self._checkpointing = worker.host, checkpointing
         # in this turn: rooms that will give way once none of them is in a step
         self._called_off: set[Key] = set()
 
     def forgotten(self, room: G) -> None:
         self._host.give_back(room.key)
 
-    def host_view(self) -> dict[str, int]:
-        return (
-            {"total": self._host.total, "used": max(self._host.used())} if self._host.total else {}
-        )
-
     def kept(self) -> dict[str, Collection[Any]]:
-        return {"host ledger": range(self._host.states)}
+        return {"host ledger": self._host.rooms}
 
     def schedule(self) -> None:
         """Find out which rooms follow others before any room is admitted, then bring back rooms
@@ -98,13 +100,17 @@ class Preemption(Stage[G]):
         """
         if not running:
             return []
-        busy = self.worker.batches.busy() | self._called_off
+        busy = self._busy() | self._called_off
         share, found = -(-len(running) // self.worker.manifest.pp), list[G]()
         for room in running:
             if (len(found) < share or room.short) and room.key not in busy and self._grow(room):
                 found.append(room)
         # A room found first may have given way to a later one.
         return [room for room in found if room.state is RoomState.RUNNING]
+
+    def _busy(self) -> set[Key]:
+        """Return the rooms that are in a step, or whose state is being copied as it is now."""
+        return self.worker.batches.busy() | self._checkpointing.still
 
     def _grow(self, room: G) -> bool:
         if room.state is not RoomState.RUNNING:
@@ -131,7 +137,7 @@ class Preemption(Stage[G]):
         """The room with the least to lose gives its pages to others, unless it is in a step or on
         its way back."""
         least = max(self.worker.rooms.in_state(RoomState.RUNNING, RoomState.RESTORING), key=_turn)
-        if least.state is RoomState.RESTORING or least.key in self.worker.batches.busy():
+        if least.state is RoomState.RESTORING or least.key in self._busy():
             return  # the room that needs its pages sits out until that has ended
         if least.resumed:
             return  # it runs one step first
@@ -146,9 +152,11 @@ class Preemption(Stage[G]):
         return self.worker.ledger.could_ever_fit(self.worker.span.live(room.position + 1))
 
     def _offload(self, room: G) -> bool:
-        """Order the room's state into the host store. Returns False where that has no space."""
-        if not self._host.take(room.key, room.position):
+        """Order the room's state into the host store. Returns False where that has no space, even
+        in place of checkpoints."""
+        if not self._checkpointing.make_space([room.position], state_bytes):
             return False
+        self._host.take(room.key, room.position, state_bytes)
         self.worker.marks[Mark.OFFLOADED] += 1
         self.worker.see(room, Saw.PREEMPTED)
         room.enters = False  # it comes back into pages of its own, none of them cached
@@ -296,7 +304,7 @@ class Preemption(Stage[G]):
             RoomState.ENDING, RoomState.OFFLOADING
         ) or self._waits_for_others(room):
             return  # pages come back soon, or are meant for other rooms
-        running, busy = self.worker.rooms.in_state(RoomState.RUNNING), self.worker.batches.busy()
+        running, busy = self.worker.rooms.in_state(RoomState.RUNNING), self._busy()
         less = sorted((r for r in running if r.ticket.priority > room.ticket.priority), key=_turn)
         less = [
             r for r in less if not r.resumed and r.preempted < PREEMPTIONS and self._comes_back(r)
@@ -310,7 +318,8 @@ class Preemption(Stage[G]):
             if not less:
                 return  # it would not help
             chosen.append(less.pop())
-        if not self._host.fits(victim.position for victim in chosen):
+        positions = [victim.position for victim in chosen]
+        if not self._checkpointing.make_space(positions, state_bytes):
             return  # if only some of them went, they would go for nothing
         if any(victim.key in busy for victim in chosen):
             self._called_off.update(victim.key for victim in chosen)

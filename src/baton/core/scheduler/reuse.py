@@ -106,16 +106,19 @@ class Reuse:
         found = self.checkpoints.find(pages, room.context, page_tokens=self.page_tokens, most=most)
         return found if found is not None and self._ledger.cache.has(found.last) else None
 
-    def ending(self, room: OpenRoom) -> tuple[PageHash, tuple[TokenId, ...]]:
-        """Return the hash of all complete pages of a room's context, of which there is one at
-        least, and the tokens behind them."""
-        pages = room.length // self.page_tokens
-        tail = room.tokens(pages * self.page_tokens, room.length)
+    def ending(self, room: OpenRoom, length: int) -> tuple[PageHash, tuple[TokenId, ...]]:
+        """Return the hash of all complete pages of a room's first `length` positions, of which
+        there is one at least, and the tokens behind them."""
+        pages = length // self.page_tokens
+        tail = room.tokens(pages * self.page_tokens, length)
         return self._hashes(room, pages)[pages - 1], tail
 
     def _is_kept(self, room: OpenRoom) -> bool:
         """Whether there is a checkpoint of exactly a room's context, so no other is made."""
-        return self.checkpoints.same(*self.ending(room)) is not None
+        return (
+            room.length >= self.page_tokens
+            and self.checkpoints.same(*self.ending(room, room.length)) is not None
+        )
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
         """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""

@@ -59,6 +59,23 @@ class RoleParts(msgspec.Struct, frozen=True):
 
 def prefill(worker: Worker[PrefillRoom]) -> Stages:
     """Compute prompts and offer their blocks."""
+    _use_checkpoints(worker)
+    rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
+    offering, checkpointing = Offering(worker), Checkpointing(worker)
+    ahead = AheadOfDecode(worker, offering)
+    return ahead, (
+        ahead,
+        checkpointing,
+        Constraining(worker),
+        Computing(worker, checkpointing, rule=rule, then=offering.computed),
+        offering,
+        Borrowing(worker, offering),
+    )
+
+
+def _use_checkpoints(worker: Worker[Any]) -> None:
+    """Let prompts begin with checkpoints, where they cannot with cached pages alone and there is
+    memory for them."""
     manifest, settings = worker.manifest, worker.settings
     # state that comes back unverified must not spread
     worker.reuse.keeps = (
@@ -69,19 +86,6 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
         and not manifest.table.cacheable
     )
     worker.reuse.on |= worker.reuse.keeps
-    rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
-    offering = Offering(worker)
-    constraining = Constraining(worker)
-    checkpointing = Checkpointing(worker, offering, constraining)
-    ahead = AheadOfDecode(worker, offering)
-    return ahead, (
-        ahead,
-        checkpointing,
-        constraining,
-        Computing(worker, rule=rule, then=checkpointing.computed),
-        offering,
-        Borrowing(worker, offering),
-    )
 
 
 def decode(worker: Worker[DecodeRoom]) -> Stages:
@@ -97,28 +101,33 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
     # state is lent, and verified at rest, only with its sums
     verification = Verification(worker, tell=worker.reuse.on)
     fetching = Fetching(worker, pairing, verification, early)
-    preemption = Preemption(worker, admissible=fetching.admissible)
-    generating = Generating(worker, preemption)
+    checkpointing = Checkpointing(worker)
+    preemption = Preemption(worker, checkpointing, admissible=fetching.admissible)
+    generating = Generating(worker, preemption, checkpointing)
     return preemption, (
-        *(pairing, lending, fetching, verification, preemption),
-        *(Constraining(worker), generating, _computing(worker, generating)),
+        *(pairing, lending, fetching, verification, checkpointing, preemption),
+        *(Constraining(worker), generating, _computing(worker, checkpointing, generating)),
     )
 
 
 def unified(worker: Worker[DecodeRoom]) -> Stages:
     """Compute prompts and generate tokens in the same pages."""
-    preemption = Preemption(worker, admissible=lambda room: True)
-    generating = Generating(worker, preemption)
+    _use_checkpoints(worker)
+    checkpointing = Checkpointing(worker)
+    preemption = Preemption(worker, checkpointing, admissible=lambda room: True)
+    generating = Generating(worker, preemption, checkpointing)
     return preemption, (
-        *(preemption, Constraining(worker), generating),
-        _computing(worker, generating),
+        *(checkpointing, preemption, Constraining(worker), generating),
+        _computing(worker, checkpointing, generating),
     )
 
 
-def _computing(worker: Worker[DecodeRoom], generating: Generating[DecodeRoom]) -> Computing:
+def _computing(
+    worker: Worker[DecodeRoom], checkpointing: Checkpointing, generating: Generating[DecodeRoom]
+) -> Computing:
     """Return the stage that computes prompts whose tokens are generated in the same pages."""
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.step_tokens)
-    return Computing(worker, rule=rule, then=generating.first)
+    return Computing(worker, checkpointing, rule=rule, then=generating.first)
 
 
 def guest_prefill(worker: Worker[PrefillRoom]) -> Stages:

@@ -26,9 +26,12 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     stall_ms: int  # a handoff fails after this long without any progress
     fetch_ms: int  # deadline of one read
     pids: tuple[int, ...]  # of the ranks, in their order
-    # host memory of each rank for the state of preempted requests, 0 = they are computed again; on
-    # prefill for checkpoints of prompts, 0 = none are kept
+    # host memory of each rank for the state of preempted requests, 0 = they are computed again; and
+    # for checkpoints where prompts are computed, 0 = none are kept
     host_bytes: int = 0
+    # the least number of tokens between two checkpoints within a prompt: one costs a step of its
+    # own and a copy, a few milliseconds, which is little beside so many tokens
+    keep_every: int = 512
     # prefill: the share of its pool for rooms that decode has not admitted; 1 = no limit
     ahead: float = 1.0
     # whether complete pages are kept for later rooms with the same beginning

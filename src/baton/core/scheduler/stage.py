@@ -2,6 +2,7 @@
 what that role does (roles.py).
 
     ticket   refuse ──▶ opened ──▶ admitted ──▶ forgotten
+                                       └──▶ resumed, where it goes on from a checkpoint
     turn     schedule ──▶ the leader admits rooms ──▶ advance ──▶ add_rows ──▶ stepping
     report   report ──▶ stepped ──▶ rows_ended
 
@@ -51,6 +52,10 @@ class Stage(Generic[R]):
 
     def admitted(self, room: R, reuse: Sequence[CachedPage]) -> None:
         """A room has its pages. reuse: the cached pages that it begins with"""
+
+    def resumed(self, room: R) -> None:
+        """A room that was admitted in the state RESUMING goes on from a checkpoint. Until now it
+        might have had to give up its pages again."""
 
     def forgotten(self, room: R) -> None:
         """A room holds nothing any more."""
@@ -121,10 +126,6 @@ class Stage(Generic[R]):
     def ahead_pages(self) -> Mapping[GroupName, int]:
         """Return the pages of each group that rooms may hold before their decode worker admits
         them."""
-        return {}
-
-    def host_view(self) -> Mapping[str, int]:
-        """Return the use of host memory (LedgerView.host)."""
         return {}
 
     def kept(self) -> Mapping[str, Collection[Any]]:

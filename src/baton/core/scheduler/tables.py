@@ -14,6 +14,13 @@ COMPUTE: Table = {
     (RoomState.COMPUTING, Saw.END): RoomState.ENDING,
 }
 
+RESUME: Table = {
+    (RoomState.QUEUED, Saw.HELD_TO_RESUME): RoomState.RESUMING,
+    (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
+    (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
+    (RoomState.RESUMING, Saw.END): RoomState.ENDING,
+}
+
 OFFLOAD: Table = {
     (RoomState.RUNNING, Saw.PREEMPTED): RoomState.OFFLOADING,
     (RoomState.OFFLOADING, Saw.STORED): RoomState.OFFLOADED,
@@ -29,10 +36,7 @@ GENERATE: Table = OFFLOAD | {(RoomState.RUNNING, Saw.END): RoomState.ENDING}
 PREFILL: Table = {
     **EVERY_ROLE,
     **COMPUTE,
-    (RoomState.QUEUED, Saw.HELD_TO_RESUME): RoomState.RESUMING,
-    (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
-    (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
-    (RoomState.RESUMING, Saw.END): RoomState.ENDING,
+    **RESUME,
     (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
     (RoomState.COMPUTING, Saw.ASKED): RoomState.BORROWING,
     (RoomState.BORROWING, Saw.ADMITTED): RoomState.BORROWING,
@@ -47,15 +51,17 @@ PREFILL: Table = {
     (RoomState.ENDING, Saw.LAST_CHUNK): RoomState.ENDING,  # its batch was under way
 }
 
-UNIFIED: Table = {
+COMPUTE_AND_GENERATE: Table = {
     **EVERY_ROLE,
     **COMPUTE,
     **GENERATE,
     (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.RUNNING,
 }
 
+UNIFIED: Table = COMPUTE_AND_GENERATE | RESUME
+
 DECODE: Table = {
-    **UNIFIED,  # where it computes a prompt itself
+    **COMPUTE_AND_GENERATE,  # where it computes a prompt itself
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
     (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
     (RoomState.FETCHING, Saw.END): RoomState.ENDING,

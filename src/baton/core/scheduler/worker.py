@@ -21,6 +21,7 @@ from baton.core.ids import Boot, GroupName, Key, Micros, Room, Seq
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark, Marks
 from baton.core.memory.foreign_pages import ForeignLedger
+from baton.core.memory.host_ledger import HostLedger
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.scrubber import Scrubber
@@ -69,6 +70,7 @@ class Worker(Generic[R]):
         )
         self.blocks = BlockManager(self.ledger, self.span)
         self.placements = [manifest.placement(r.rank) for r in manifest.ranks]
+        self.host = HostLedger(self.placements, settings.host_bytes)
         self.now = Micros(0)  # of the event that is being handled
         self.inspections = Inspections(self.placements)
         self.scrubber = Scrubber(
@@ -102,6 +104,7 @@ class Worker(Generic[R]):
         self.failures: Counter[FailCode] = Counter()
         self.spent: dict[RoomState, Durations] = {}
         self.on_forget: list[Callable[[R], None]] = []  # called when a room holds nothing any more
+        self.on_resumed: list[Callable[[R], None]] = []  # when a room goes on from a checkpoint
         self._last_order = 0
 
     # ---- who takes part in what (session/senders.py) --------------------------------------------

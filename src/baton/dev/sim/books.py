@@ -83,8 +83,13 @@ class ShadowBooks:
         """This rank is about to apply a plan."""
         for keep in plan.keep:
             if self.engine is not None:
-                collective = self.engine.collective
-                collective.resumes.kept(keep, collective.stamps.get(keep.key, ()))
+                collective, groups = self.engine.collective, self._placement.table.groups
+                collective.resumes.kept(
+                    keep,
+                    collective.said.get(keep.key, ()),
+                    collective.stamps.get(keep.key, ()),
+                    one_length=any(group.unit is Unit.SLOT for group in groups),
+                )
         for key in plan.drop:
             self.dropped.add(key)
             self._before.pop(key, None)

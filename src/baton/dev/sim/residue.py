@@ -201,6 +201,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         # what a process is made of
         ("Leader", "_handlers"): _always,
         ("Worker", "on_forget"): _always,
+        ("Worker", "on_resumed"): _always,
         ("Front", "_handlers"): _always,
         ("Worker", "placements"): _always,
         ("Inspections", "_placements"): _always,
@@ -242,7 +243,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CachedPage", "sums"): _cache,
         # checkpoints, each of which belongs to a cached page
         ("HostLedger", "_taken"): lambda live, owner, table: (
-            not table or (live.role == "prefill" and all(isinstance(key, int) for key in table))
+            not table or (live.role != "decode" and all(isinstance(key, int) for key in table))
         ),
         ("Checkpoints", "_used"): _cache,
         ("Checkpoints", "_counts"): lambda live, owner, table: (

@@ -1,7 +1,8 @@
 """What must be in the pages of a prompt that goes on from a checkpoint, kept without the code under
 test.
 
-    Keep     the room's prompt is computed: its tokens, its salt, and the stamps of its positions
+    Keep     a part of the room's prompt is computed, or all of it, or also its answer: the tokens,
+             the salt, and the stamps of these positions
     Resume   another room begins with exactly these tokens, and computes the next position first
     vacate   it could not be resumed, and begins anew
 
@@ -19,7 +20,7 @@ from baton.core.messages import Ticket
 
 
 class KeptPrompt(msgspec.Struct, frozen=True):
-    """What was kept of one prompt."""
+    """What was kept of one sequence."""
 
     tokens: tuple[TokenId, ...]
     salt: str
@@ -38,20 +39,29 @@ class Resumes:
         self._kept: dict[CheckpointName, KeptPrompt] = {}
         self._rooms: dict[Key, KeptPrompt] = {}
 
-    def kept(self, order: Keep, stamps: Sequence[int]) -> None:
-        """A rank is ordered to keep what cached pages lack of a room. stamps: of the positions that
-        are computed of it"""
-        ticket = self._tickets[order.key]
-        tokens = (*ticket.prompt, *ticket.said)
-        if len(stamps) < len(tokens) or order.length != len(tokens):
+    def kept(
+        self, order: Keep, tokens: Sequence[TokenId], stamps: Sequence[int], *, one_length: bool
+    ) -> None:
+        """A rank is ordered to keep what cached pages lack of a room.
+
+        Args:
+            tokens: of the positions that are computed of it, drafts that were wrong among them
+            stamps: of these positions
+            one_length: whether some of its state is that of all these positions alone
+        """
+        ticket, length = self._tickets[order.key], order.length
+        known = len(ticket.prompt) + len(ticket.said)
+        exactly = one_length or length < known  # the rest of a prompt waits
+        if not 0 < length <= len(stamps) or (exactly and length != len(stamps)):
             self._violate(
                 "right_resume",
-                f"{order.length} positions are kept of {_short(order.key)}, which has "
-                f"{len(tokens)}, of which {len(stamps)} are computed",
+                f"{length} positions are kept of {_short(order.key)}, whose prompt has {known}, "
+                f"and of which {len(stamps)} are computed",
             )
         tainted = order.key in self._tainted
-        known = tuple(stamps[: len(tokens)])
-        kept = KeptPrompt(tokens, ticket.cache_salt, known, order.key, tainted)
+        kept = KeptPrompt(
+            tuple(tokens[:length]), ticket.cache_salt, tuple(stamps[:length]), order.key, tainted
+        )
         self._kept.setdefault(order.name, kept)
 
     def begins(self, order: Resume) -> KeptPrompt:

@@ -57,6 +57,9 @@ WATCHDOG = WatchdogSettings(floor_ms=2_400, first_ms=3_000)
 # the share of the pool for rooms ahead of admission, by the worker's `max_rooms`; otherwise all
 AHEAD = {3: 0.5, 4: 0.25}
 
+# the least distance of checkpoints within a prompt, by the worker's `max_rooms`; others keep none
+KEEP_EVERY = {2: 4, 3: 8}
+
 DRAFTS = LookupRule(drafts=3, shortest=1, factor=2.0)
 
 
@@ -200,6 +203,7 @@ class WorkerRun:
             fetch_ms=500,
             pids=tuple(range(len(self.boots))),
             host_bytes=d.host_bytes,
+            keep_every=KEEP_EVERY.get(d.max_rooms, 512),
             ahead=AHEAD.get(d.max_rooms, 1.0),
             prefix_cache=d.role != "decode" or self.world.draw.decode_caches,
             fetch_back=self.world.draw.fetch_back,
@@ -467,7 +471,7 @@ class WorkerRun:
 
     def _checkpoints(self) -> set[CheckpointName]:
         """Return the names under which the leader believes that host stores hold something."""
-        if self.draw.role != "prefill" or self.manifest.guest:
+        if self.manifest.guest:
             return set()
         return self.leader.stage(Checkpointing).held()
 

@@ -52,6 +52,12 @@ def _forget_in_the_book(self: Checkpointing, one: PromptCheckpoint) -> None:
     self._host.give_back(one.name)
 
 
+def _one_more(self: Checkpointing, room: Any) -> None:
+    """The last token counts as computed."""
+    if self.worker.reuse.keeps:
+        self._keep(room, room.position + 1, None)
+
+
 PLANTS = (
     Plant(
         "checkpoint_of_other_tokens",
@@ -82,6 +88,20 @@ PLANTS = (
         lambda: Parts(
             replaced=(Replaced(Checkpointing, "_as_computed", lambda self, one, by_rank: True),)
         ),
+    ),
+    Plant(
+        "kept_while_computed",
+        "a prompt is computed on while what is before that is kept",
+        ("right_resume", "right_bytes"),
+        None,
+        lambda: Parts(replaced=(Replaced(Checkpointing, "waits", lambda self, room: False),)),
+    ),
+    Plant(
+        "answer_kept_too_long",
+        "of an answer the last token is kept as well, which is not computed",
+        ("right_resume",),
+        None,
+        lambda: Parts(replaced=(Replaced(Checkpointing, "answered", _one_more),)),
     ),
     Plant(
         "checkpoint_never_forgotten",

@@ -11,7 +11,8 @@ from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage, PageHash, PrefixCache, page_hash, root_hash
 from baton.core.scheduler import reuse as reuse_module
 from baton.core.scheduler import roles as roles_module
-from baton.core.scheduler.computing import ComputedRoom, Computing
+from baton.core.scheduler.checkpointing import ComputedRoom
+from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.room import OpenRoom, RoomState
 from baton.dev.sim.parts import Parts, Replaced

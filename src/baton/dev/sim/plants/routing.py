@@ -8,7 +8,8 @@ from baton.core.messages import AskCache
 from baton.core.scheduler import leader as leader_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.books import LeaderBooks
-from baton.core.scheduler.computing import ComputedRoom, Computing
+from baton.core.scheduler.checkpointing import ComputedRoom
+from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.room import RoomState
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
