@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from baton.core.frames import Said
+from baton.core.memory.state import StateTable
 from baton.core.messages import (
     AskCache,
     CacheChanged,
@@ -38,6 +39,13 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
     }
 )
 
+OPTIONAL_SINCE = 2  # `Group.optional`, without which a gateway expects less of prefix caches
+
+
+def _all_needed(table: StateTable) -> StateTable:
+    groups = tuple(msgspec.structs.replace(group, optional=False) for group in table.groups)
+    return msgspec.structs.replace(table, groups=groups)
+
 
 def as_known(message: Said, protocol: int) -> Said | None:
     """Return what is said of a message to a peer that speaks a protocol; None = nothing."""
@@ -47,6 +55,8 @@ def as_known(message: Said, protocol: int) -> Said | None:
     if isinstance(message, Register | Introduce | Hello):
         manifest = message.manifest
         stated = msgspec.structs.replace(manifest, protocol=min(manifest.protocol, protocol))
+        if protocol < OPTIONAL_SINCE:
+            stated = msgspec.structs.replace(stated, table=_all_needed(stated.table))
         message = msgspec.structs.replace(message, manifest=stated)
     new = {name for name, since in NEW_FIELDS.get(kind, {}).items() if since > protocol}
     if not new:
