@@ -120,6 +120,12 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         but for what is optional."""
         return all(group.optional or group.name in self.lasting for group in self.groups)
 
+    @property
+    def layout(self) -> "StateTable":
+        """The table without `Group.optional`, which says nothing of where state lies. So two
+        workers need not agree on it; what an older gateway hands on does not say it."""
+        return replace(self, groups=tuple(replace(g, optional=False) for g in self.groups))
+
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
         """Return the group's specs, in the order in which they lie in a block."""
         return tuple(s for s in self.specs if s.group == group)

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from baton.core.frames import Said
-from baton.core.memory.state import StateTable
 from baton.core.messages import (
     AskCache,
     CacheChanged,
@@ -42,11 +41,6 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
 OPTIONAL_SINCE = 2  # `Group.optional`, without which a gateway expects less of prefix caches
 
 
-def _all_needed(table: StateTable) -> StateTable:
-    groups = tuple(msgspec.structs.replace(group, optional=False) for group in table.groups)
-    return msgspec.structs.replace(table, groups=groups)
-
-
 def as_known(message: Said, protocol: int) -> Said | None:
     """Return what is said of a message to a peer that speaks a protocol; None = nothing."""
     kind = type(message)
@@ -56,7 +50,7 @@ def as_known(message: Said, protocol: int) -> Said | None:
         manifest = message.manifest
         stated = msgspec.structs.replace(manifest, protocol=min(manifest.protocol, protocol))
         if protocol < OPTIONAL_SINCE:
-            stated = msgspec.structs.replace(stated, table=_all_needed(stated.table))
+            stated = msgspec.structs.replace(stated, table=stated.table.layout)
         message = msgspec.structs.replace(message, manifest=stated)
     new = {name for name, since in NEW_FIELDS.get(kind, {}).items() if since > protocol}
     if not new:
