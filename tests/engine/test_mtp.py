@@ -170,8 +170,9 @@ def test_tokens_are_the_same(tmp_path: Path, name: str) -> None:
     drafted.close()
 
 
-def test_good_drafts_are_taken(tmp_path: Path) -> None:
-    path = make(tmp_path, right=True)
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v32", "glm_moe_dsa"])
+def test_good_drafts_are_taken(tmp_path: Path, name: str) -> None:
+    path = make(tmp_path, name, right=True)
     rig, request = rig_of(path), Request(1, prompt(), PAGES)
     first = prefilled(rig, request, [0, 61])
     before = rig._seq
