@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 START, END, PAD = 256, 257, 258
@@ -182,6 +183,41 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
             model.get_output_embeddings().weight[END] = 0.0
     model.generation_config.do_sample = False
     model.save_pretrained(path)
+    return path
+
+
+def make_tiny_with_draft_layer(
+    path: Path, family: str = "deepseek_v3", *, right: bool = False, **overrides: Any
+) -> Path:
+    """The same with a draft layer behind the last layer, as DeepSeek publishes it.
+
+    right: the next token depends on the last one nearly alone, and the draft layer knows it: most
+        of its drafts are right
+    """
+    layers = {**OWN[family], **overrides}["num_hidden_layers"]
+    if right:  # or each token would be followed by itself
+        overrides |= UNTIED
+    make_tiny(path, family, **(overrides | {"num_hidden_layers": layers + 1}))
+    config = json.loads((path / "config.json").read_text())
+    for name, value in config.items():  # what it says of each layer
+        if isinstance(value, list) and len(value) == layers + 1:
+            config[name] = value[:layers]
+    config |= {"num_hidden_layers": layers, "num_nextn_predict_layers": 1}
+    (path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(path / "model.safetensors")
+    at, size = f"model.layers.{layers}.", config["hidden_size"]
+    some = torch.Generator().manual_seed(9)
+    for name in ("enorm", "hnorm", "shared_head.norm"):
+        tensors[f"{at}{name}.weight"] = 1 + 0.2 * torch.randn(size, generator=some)
+    tensors[f"{at}eh_proj.weight"] = 0.2 * torch.randn(size, 2 * size, generator=some)
+    if right:
+        for name, tensor in tensors.items():
+            if "o_proj" in name or "down_proj" in name:
+                tensor *= 0.002
+        tensors[f"{at}enorm.weight"] = torch.ones(size)
+        tensors[f"{at}shared_head.norm.weight"] = tensors["model.norm.weight"].clone()
+        tensors[f"{at}eh_proj.weight"] = torch.eye(size, 2 * size)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     return path
 
 

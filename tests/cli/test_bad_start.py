@@ -161,6 +161,15 @@ STARTS: dict[str, Start] = {
         (*SERVE, '--speculative-config={"method": "eagle"}'),
         ("--speculative-config", "method 'eagle'", "ngram, suffix"),
     ),
+    "a draft layer over stages of a pipeline": Start(
+        (*WORKER, "fine", "--pp=2", '--speculative-config={"method": "mtp"}'),
+        ("--speculative-config", "method mtp", "--pp 2", "--tp"),
+    ),
+    "a draft layer that the model lacks": Start(
+        (*WORKER, "fine", '--speculative-config={"method": "mtp"}'),
+        ("--speculative-config", "method mtp", "Llama", "suffix"),
+        quick=False,
+    ),
     "page size": Start((*SERVE, "--page-size=20"), ("20 tokens", "multiple of 16")),
     "missing secret": Start((*SERVE, "--secret=/no/secret"), ("/no/secret", "No such file")),
     "TOML with an unknown flag": Start(

@@ -72,6 +72,11 @@ def row_bytes(
     return blake2b(seed, digest_size=16).digest() * (nbytes // 16)
 
 
+def guess(index: int) -> int:
+    """What a draft layer takes for generated token `index`."""
+    return index % VOCAB
+
+
 def draw(context: bytes, index: int) -> int:
     """The next token."""
     return (
@@ -149,7 +154,10 @@ class FakeEngine:
                 for g, (first, past) in row.final.items()
             }
             drawn, more = self._draws(row, pages)
-            rows.append(RowDone(row.key, drawn, sums, scores=_score(row), more=more))
+            last = row.draw.index + len(more) if drawn is not None else 0
+            drafts = tuple(TokenId(guess(last + 1 + n)) for n in range(row.drafts))
+            done = RowDone(row.key, drawn, sums, scores=_score(row), more=more, drafts=drafts)
+            rows.append(done)
         self.done.append(BatchDone(batch.seq, tuple(rows)))
 
     def _draws(self, row: Any, pages: np.ndarray) -> tuple[Drawn | None, tuple[Drawn, ...]]:

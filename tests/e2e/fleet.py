@@ -200,9 +200,15 @@ class Fleet:
         return self.boot(Role.PREFILL, prefill), self.boot(Role.DECODE, decode)
 
     def begin(
-        self, pair: tuple[Boot, Boot], prompt: Sequence[int], count: int, *, priority: int = 0
+        self,
+        pair: tuple[Boot, Boot],
+        prompt: Sequence[int],
+        count: int,
+        *,
+        priority: int = 0,
+        sampling: Sampling = GREEDY,
     ) -> RequestId:
-        """Submit a greedy request for `count` tokens to these two."""
+        """Submit a request for `count` tokens to these two."""
         self._next += 1
         request = RequestId(self._next)
         self._heard[request] = []
@@ -217,7 +223,7 @@ class Fleet:
         ids = tuple(TokenId(t) for t in prompt)
         self._pump.step(
             Submitted(
-                Submit(request, ids, GREEDY, limits, priority),
+                Submit(request, ids, sampling, limits, priority),
                 Room(f"{SystemEntropy().bits(128):032x}"),
             )
         )

@@ -28,6 +28,7 @@ CONFIG = ANY | {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 4,
     "linear_value_head_dim": 6,
+    "num_nextn_predict_layers": 1,
 }
 ROOMS = {1: 87, 2: 21}  # positions: past the window and within it, neither a block
 CHAIN = (Layout(2, 1, 1), Layout(1, 2, 4), Layout(4, 1, 2))
@@ -41,6 +42,8 @@ def as_declared() -> Iterator[tuple[str, StateTable]]:
         yield family.name, table
         with contextlib.suppress(ConfigError):  # it has no index
             yield f"{family.name}, index in fp8", with_fp8_index(table)
+        with contextlib.suppress(ConfigError):  # it has none
+            yield f"{family.name}, draft layer", family.with_draft_layer(CONFIG, table)
 
 
 def with_more(table: StateTable) -> StateTable:

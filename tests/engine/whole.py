@@ -27,6 +27,7 @@ from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import KV, SLOT, WINDOW, Model, family_of
+from baton.engine.models.mtp import DRAFT
 
 B = 16
 PATIENCE_S = 60.0
@@ -41,10 +42,12 @@ def placement_of(
     tp: int = 1,
     pp: int = 1,
     rank: int = 0,
+    drafts: bool = False,
 ) -> Placement:
-    table = family_of(checkpoint.config, FAMILIES).table(
-        checkpoint.config, block_tokens=B, dtype=dtype
-    )
+    """drafts: with the rows of the draft layer"""
+    family = family_of(checkpoint.config, FAMILIES)
+    table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
+    table = family.with_draft_layer(checkpoint.config, table) if drafts else table
     return Placement(table, tp, pp, rank % tp, rank // tp, page_blocks)
 
 
@@ -53,6 +56,7 @@ class Recorder:
 
     def __init__(self, model: Model) -> None:
         self._model, self.vocab_size = model, model.vocab_size
+        self.draft_layer = model.draft_layer
         self.hidden: list[torch.Tensor] = []
         self.answers: list[torch.Tensor] = []
 
@@ -110,6 +114,7 @@ class Rig:
             identity=self.identity,
             threads=threads,
             wake=self.woken.release,
+            comm=comm or Alone(),
         )
 
     def submit(self, rows: Sequence[Row]) -> Seq:
@@ -160,12 +165,21 @@ class Crew:
     """The engines of all ranks of one worker, in this process."""
 
     def __init__(
-        self, path: Path, *, tp: int, pp: int, dtype: DType = DType.F32, page_blocks: int = 1
+        self,
+        path: Path,
+        *,
+        tp: int,
+        pp: int,
+        dtype: DType = DType.F32,
+        page_blocks: int = 1,
+        drafts: bool = False,
     ) -> None:
         checkpoint, store = Checkpoint.open(path), HashStore()
 
         def build(rank: int) -> Rig:
-            placement = placement_of(checkpoint, dtype, page_blocks, tp=tp, pp=pp, rank=rank)
+            placement = placement_of(
+                checkpoint, dtype, page_blocks, tp=tp, pp=pp, rank=rank, drafts=drafts
+            )
             comm = GlooComm(placement, store, host="127.0.0.1", timeout_s=PATIENCE_S)
             return Rig(path, dtype=dtype, placement=placement, comm=comm)
 
@@ -201,7 +215,10 @@ class Request:
         self.key = Key(Room(f"{number:032x}"), Epoch(1))
         self.prompt, self.sampling = list(prompt), sampling
         held = np.array(pages, dtype=np.int32)
-        self.pages: Mapping[GroupName, np.ndarray] = {KV: held, WINDOW: held, SLOT: held[:1]}
+        self.pages: Mapping[GroupName, np.ndarray] = {
+            **{KV: held, WINDOW: held},
+            **dict.fromkeys((SLOT, DRAFT), held[:1]),
+        }
 
     def chunk(
         self,

@@ -38,6 +38,18 @@ def test_ngram_drafts_as_many_as_it_may(said: str, shortest: int, longest: int) 
     assert rule(text) == LookupRule(drafts=3, shortest=shortest, longest=longest, factor=3.0)
 
 
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+@pytest.mark.parametrize(("more", "drafts"), [("", 1), (', "num_speculative_tokens": 3', 3)])
+def test_a_draft_layer_drafts_one_token_unless_told(method: str, more: str, drafts: int) -> None:
+    found = SpeculativeConfig.read(FLAG, f'{{"method": "{method}"{more}}}')
+    assert (found.draft_layer, found.rule) == (drafts, None)
+
+
+def test_what_is_looked_up_needs_no_draft_layer() -> None:
+    assert SpeculativeConfig().draft_layer == 0
+    assert SpeculativeConfig.read(FLAG, '{"method": "suffix"}').draft_layer == 0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

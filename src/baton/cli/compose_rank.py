@@ -199,9 +199,13 @@ class RankResources:
         family.require_width(checkpoint.config, s.tp)
         self.dtype = served_dtype(s.dtype, checkpoint.config)
         table = served_table(
-            family, checkpoint.config, dtype=SERVED[self.dtype], index_dtype=s.index_dtype
+            family,
+            checkpoint.config,
+            dtype=SERVED[self.dtype],
+            index_dtype=s.index_dtype,
+            draft_layer=bool(s.speculative.draft_layer),
         )
-        if s.role is not Role.PREFILL and s.speculative.rule is not None:
+        if s.role is not Role.PREFILL and s.speculative.method is not None:
             require_draftable(table)
         ranks = range(s.tp * s.pp)
         self.placements = tuple(
@@ -253,6 +257,7 @@ class RankResources:
             threads=s.threads,
             wake=station.wake,
             build_matcher=self._matchers(model.vocab_size),
+            comm=self._comm,
             rehearse=lambda: ops.rehearse(
                 s.max_num_seqs if s.role is Role.DECODE else s.max_batched_tokens
             ),
@@ -349,16 +354,23 @@ def served_dtype(wanted: str, config: Mapping[str, object]) -> str:
 
 
 def served_table(
-    family: "Family", config: Mapping[str, Any], *, dtype: DType, index_dtype: str
+    family: "Family",
+    config: Mapping[str, Any],
+    *,
+    dtype: DType,
+    index_dtype: str,
+    draft_layer: bool,
 ) -> StateTable:
     """Return the state table of the served model.
 
     Raises:
-        ConfigError: `index_dtype` is fp8, but the model has no index
+        ConfigError: `index_dtype` is fp8, but the model has no index; or it has no draft layer
     """
     from baton.engine.attention.index import with_fp8_index
 
     table = family.table(config, block_tokens=BLOCK_TOKENS, dtype=dtype)
+    if draft_layer:
+        table = family.with_draft_layer(config, table)
     return with_fp8_index(table) if index_dtype == "fp8" else table
 
 

@@ -198,6 +198,7 @@ class WorkerProcess(Member):
             verify_ms=int(s.cache_verify_interval_s * 1000),
             publish_cache=s.kv_events.on,
             drafts=s.speculative.rule if s.role is not Role.PREFILL else None,
+            draft_layer=s.speculative.draft_layer if s.role is not Role.PREFILL else 0,
         )
         parts = LeaderParts(self.manifest, settings, totals)
         return self._station.record.of(parts.make(self._station.plans), parts)

@@ -84,7 +84,13 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     family = family_of(config, FAMILIES)
     family.require_width(config, s.tp)
     dtype = served_dtype(s.dtype, config)
-    table = served_table(family, config, dtype=SERVED[dtype], index_dtype=s.index_dtype)
+    table = served_table(
+        family,
+        config,
+        dtype=SERVED[dtype],
+        index_dtype=s.index_dtype,
+        draft_layer=bool(s.speculative.draft_layer),
+    )
     longest = model_length(s.max_model_len, *family.longest(config))
     use = Use(
         rooms=s.max_num_seqs,

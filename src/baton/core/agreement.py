@@ -148,6 +148,8 @@ class RowOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # so many of its tokens, the last ones, are drafts: what a draw after each of them needs, if
     # those before it were drawn
     ahead: tuple[Past | None, ...] = ()
+    cold: bool = False  # whether its room has not computed the positions before it itself
+    drafts: int = 0  # of the tokens after the last one drawn, which the draft layer is to make
 
 
 class Rehash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -251,6 +253,7 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: RowFailure | None = None
     scores: PromptScores | None = None  # if the order wants them; only from the rank that samples
     more: tuple[Drawn, ...] = ()  # the tokens after `drawn`, where drafts were what was drawn
+    drafts: tuple[TokenId, ...] = ()  # of the tokens after these; only from the rank that samples
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -89,7 +89,8 @@ MUST_AGREE: Mapping[str, str] = MappingProxyType(
         "weights": "start both from the same checkpoint and with the same --max-model-len; a "
         "GGUF file, or another copy that was "
         "converted, holds other weights",
-        "table": "start both from the same checkpoint; engines of vLLM also with the same version, "
+        "table": "start both from the same checkpoint, and either both or none with "
+        "--speculative-config of method mtp; engines of vLLM also with the same version, "
         "--quantization, --kv-cache-dtype and --hf-overrides",
         "seal": "start both with the same --seal",
     }
@@ -159,6 +160,7 @@ def _why_none(common: Sequence[str], able: Sequence[str], device: str) -> str:
 
 
 def _require_same_table(ours: StateTable, theirs: StateTable, remedy: str) -> None:
+    ours, theirs = ours.layout, theirs.layout
     for field in ("num_layers", "block_tokens", "groups", "specs"):
         a, b = getattr(ours, field), getattr(theirs, field)
         if a != b:

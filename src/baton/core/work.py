@@ -97,6 +97,12 @@ class Row(msgspec.Struct, frozen=True):
     # by one, so that an answer which goes on elsewhere is the same
     said: int = 0
     ahead: tuple[Draw, ...] = ()
+    # whether the positions before `start` were computed by others: what is optional (Group) of them
+    # is not there, and counts as zeros
+    cold: bool = False
+    # drafts of the tokens after the last one drawn that the draft layer is to make, at most; there
+    # are pages for them
+    drafts: int = 0
 
     @property
     def draws(self) -> tuple[Draw, ...]:
@@ -121,6 +127,7 @@ class RowDone(msgspec.Struct, frozen=True):
     failed: RowFailure | None = None
     scores: PromptScores | None = None
     more: tuple[Drawn, ...] = ()  # drawn after drafts that were right
+    drafts: tuple[TokenId, ...] = ()  # of the tokens after the last one drawn
 
 
 class BatchDone(msgspec.Struct, frozen=True, tag="batch_done"):

@@ -1,6 +1,6 @@
 """The engine of one rank: threads for compute, digests and grammars beside the pump.
 
-submit(batch) ──▶ compute thread: forward, draw, zero tails, seal ──▶ poll
+submit(batch) ──▶ compute thread: forward, draw, draft, zero tails, seal ──▶ poll
 digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
 """
 
@@ -17,17 +17,20 @@ import torch
 from numpy.typing import NDArray
 
 from baton.core.errors import PeerError
-from baton.core.ids import GroupName, Key
+from baton.core.ids import GroupName, Key, TokenId
 from baton.core.memory.kinds import HostRam
 from baton.core.memory.state import Placement, Unit
 from baton.core.messages import Drawn, Grammar, RowFailure, logged_why
 from baton.core.prompt_scores import PromptScores
 from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
-from baton.engine.attention.interface import ENDLESS, AttentionMetadata, Segment
+from baton.engine.attention.interface import ENDLESS, Attend, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends
+from baton.engine.comm import Comm
+from baton.engine.drafts import Drafter
 from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
 from baton.engine.models.base import Model
+from baton.engine.models.mtp import has_draft_rows
 from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.sampler import draw_along
 from baton.engine.scorer import score
@@ -64,7 +67,10 @@ class TorchEngine:
         wake: Callable[[], None],
         build_matcher: BuildMatcher = no_grammars,
         rehearse: Callable[[], None] = lambda: None,
+        comm: Comm | None = None,
     ) -> None:
+        """comm: of the model's ranks, by which they share what is drafted; None = nothing is
+        drafted"""
         self._model, self._placement, self._backends = model, placement, backends
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
@@ -78,6 +84,18 @@ class TorchEngine:
         self._rehearse = rehearse  # called before the first batch, on the compute thread
         # what attention reads is in the served dtype
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads
+        self._drafter: Drafter | None = None
+        if comm is not None and has_draft_rows(placement.table):
+            assert model.draft_layer is not None, "it is built for this table"
+            self._drafter = Drafter(
+                layer=model.draft_layer,
+                comm=comm,
+                placement=placement,
+                pools=pools,
+                logits=model.logits,
+                inputs=self._inputs,
+                row_step=self._row_step,
+            )
         self._progress = dict.fromkeys(WorkKind, 0)  # each counter is changed by one thread only
         self._done: deque[Done | BaseException] = deque()
         self._batches: queue.SimpleQueue[tuple[Batch, Masks] | None] = queue.SimpleQueue()
@@ -195,9 +213,13 @@ class TorchEngine:
         hidden = self._forward(batch.rows)
         scores = {} if hidden is None else self._score(batch.rows, hidden)
         drawn = {} if hidden is None else self._draw(batch.rows, hidden, masks)
+        drafts: Mapping[int, tuple[TokenId, ...]] = {}
+        if self._drafter is not None:
+            assert hidden is not None, "there is one stage"
+            drafts = self._drafter.after(batch.rows, hidden, drawn)
         computed = time.monotonic_ns()
         rows = tuple(
-            _row_done(r, drawn.get(i, ()), self._seal(r), scores.get(i))
+            _row_done(r, drawn.get(i, ()), self._seal(r), scores.get(i), drafts.get(i, ()))
             for i, r in enumerate(batch.rows)
         )
         ended = time.monotonic_ns()
@@ -247,6 +269,10 @@ class TorchEngine:
         return drawn
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
+        return self._model.forward(*self._inputs(rows))
+
+    def _inputs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, Attend]:
+        """Return what a layer needs of rows: tokens, positions, and how they attend."""
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
         positions = np.concatenate(
             [np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows]
@@ -255,7 +281,7 @@ class TorchEngine:
         count = len(tokens)
         short = lacking(count, self._row_step)
         x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
-        return self._model.forward(x, at, self._backends.over(metadata, self._passed))
+        return x, at, self._backends.over(metadata, self._passed)
 
     def _passed(self) -> None:
         """Count a layer, or a few positions that were scored, as a sign of progress."""
@@ -334,6 +360,7 @@ def _row_done(
     draws: Sequence[Drawn | RowFailure],
     sums: Mapping[GroupName, NDArray[np.uint64]],
     scores: PromptScores | None,
+    drafts: tuple[TokenId, ...],
 ) -> RowDone:
     drawn = draws[0] if draws else None
     if isinstance(drawn, RowFailure):
@@ -347,4 +374,4 @@ def _row_done(
         return RowDone(row.key, None, sums, drawn)
     # what a later draw fails of is reported when it is the first one
     more = tuple(d for d in draws[1:] if isinstance(d, Drawn))
-    return RowDone(row.key, drawn, sums, scores=scores, more=more)
+    return RowDone(row.key, drawn, sums, scores=scores, more=more, drafts=drafts)

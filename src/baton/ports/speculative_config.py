@@ -1,7 +1,8 @@
 """The operator's settings of speculative decoding (`--speculative-config`), in vLLM's shape and
 with its names.
 
-Tokens are looked up in the text so far; there is no draft model.
+Tokens are looked up in the text so far, or guessed by the checkpoint's own draft layer; there is no
+draft model beside it.
 """
 
 from typing import Any, Literal
@@ -14,7 +15,9 @@ from baton.ports.written import structure
 
 FLAG = "--speculative-config"
 EXAMPLE = '\'{"method": "suffix"}\''
-METHODS = ("ngram", "suffix")
+# the draft layer of a checkpoint; vLLM knows both names
+LAYER = ("mtp", "deepseek_mtp")
+METHODS = ("ngram", "suffix", *LAYER)
 MOST = MOST_DRAFTS  # of everything that is counted in tokens
 NGRAM = 5  # vLLM's default
 SHORTEST = 2  # tokens that must have occurred before, with `suffix`
@@ -25,15 +28,17 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     Attributes:
         method: ngram drafts what followed the last few tokens before; suffix compares as many as it
-            can, and drafts the more, the more are the same; None = nothing is drafted
-        num_speculative_tokens: drafts of a request in a step at most; ngram needs it
+            can, and drafts the more, the more are the same; mtp asks the checkpoint's draft layer;
+            None = nothing is drafted
+        num_speculative_tokens: drafts of a request in a step at most; ngram needs it; with mtp 1 if
+            it is not given, as the layer is trained for one
         prompt_lookup_min, prompt_lookup_max: ngram: tokens that must be the same, and that are
             compared
         suffix_decoding_max_tree_depth: suffix: tokens that are compared at most
         suffix_decoding_max_spec_factor: suffix: drafts for each token that is the same
     """
 
-    method: Literal["ngram", "suffix"] | None = None
+    method: Literal["ngram", "suffix", "mtp", "deepseek_mtp"] | None = None
     num_speculative_tokens: int | None = None
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
@@ -77,7 +82,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def rule(self) -> LookupRule | None:
-        """What is looked up; None if nothing is drafted."""
+        """What is looked up; None if nothing is."""
         drafts = self.num_speculative_tokens or MOST_DRAFTS
         if self.method == "suffix":
             return LookupRule(
@@ -91,6 +96,11 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             return LookupRule(drafts=drafts, shortest=least, longest=most, factor=float(drafts))
         return None
 
+    @property
+    def draft_layer(self) -> int:
+        """How many tokens the checkpoint's draft layer drafts for a row; 0 = it is not used."""
+        return (self.num_speculative_tokens or 1) if self.method in LAYER else 0
+
     @staticmethod
     def read(flag: str, text: str) -> "SpeculativeConfig":
         """Parse JSON.
@@ -103,7 +113,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             if said.get("method") not in METHODS:
                 raise ConfigError(
                     f"{flag}: method {said.get('method')!r}: there is {', '.join(METHODS)}; drafts "
-                    "come from the text so far, and not from another model"
+                    "come from the text so far or the model's own layer, and not from another model"
                 )
 
         return structure(flag, text, SpeculativeConfig, example=EXAMPLE, check=check)

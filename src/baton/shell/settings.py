@@ -281,8 +281,9 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     speculative: Annotated[
         SpeculativeConfig,
         Flag(
-            "Decode drafts tokens from the text so far, and computes several in one step where "
-            "the drafts are right. Answers are the same.",
+            "Decode drafts tokens, from the text so far or by the model's draft layer (then "
+            "prefill needs the flag too), and computes several in one step where the drafts are "
+            "right. Answers are the same.",
             ENGINE,
             ("--speculative-config",),
             read=SpeculativeConfig.read,
@@ -478,6 +479,12 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         if self.kv_pages is not None and self.kv_bytes is not None:
             raise ConfigError(
                 "--kv-pages and --kv-memory both set the pool's size; give one of them"
+            )
+        if self.speculative.draft_layer and self.pp > 1:
+            raise ConfigError(
+                f"--speculative-config: method {self.speculative.method}: with --pp {self.pp} the "
+                "draft layer and the embedding are on different stages, which is not supported "
+                "yet; use --tp instead, or choose method suffix"
             )
         if not 0 < self.prefill_ahead <= 1:
             raise ConfigError(

@@ -40,7 +40,7 @@ def world_of(roles: tuple[str, ...], **settings: Any) -> tuple[World, list[Any]]
     """A world, and the rows that its workers compute."""
     world = World()
     for boot, role in enumerate(roles, start=2):
-        world.add(role, boot, pages=40, drafts=RULE, **settings)
+        world.add(role, boot, **({"pages": 40, "drafts": RULE} | settings))
     world.run()
     rows: list[Any] = []
     for node in world.nodes.values():
@@ -75,6 +75,79 @@ def test_an_answer_is_the_same_in_fewer_steps(
     counted = [node.leader.core.worker.speculation.figures() for node in world.nodes.values()]
     assert sum(c.drafts for c in counted) == sum(bool(row.ahead) for row in rows)
     assert sum(c.tokens for c in counted) == sum(len(row.ahead) for row in rows)
+
+
+def nearly(index: int) -> int:
+    """What comes next as the draft layer takes it: wrong now and then."""
+    return same_as_before(b"", index) if index % 7 else 1
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("unified",)])
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("right", [True, False])
+def test_an_answer_is_the_same_with_the_drafts_of_a_layer(
+    monkeypatch: pytest.MonkeyPatch, roles: tuple[str, ...], ahead: int, right: bool
+) -> None:
+    """Each row has what the engine drafted in the one before, and no draft is used twice."""
+    if right:
+        monkeypatch.setattr(worlds, "draw", same_as_before)
+    monkeypatch.setattr(worlds, "guess", nearly)
+    world, rows = world_of(roles, drafts=None, draft_layer=ahead, prefix_cache=True)
+    answer = 40
+    for number in (1, 2, 3):
+        world.submit(submit(number, (*PROMPT, number), max_tokens=answer + number))
+    world.run()
+    for number in (1, 2, 3):
+        assert world.tokens(number) == expected((*PROMPT, number), answer + number)
+    for row in rows:
+        guessed = row.tokens[len(row.tokens) - len(row.ahead) :]
+        assert guessed == tuple(nearly(row.index + n) for n in range(len(guessed)))
+        end = len(PROMPT) + 1 + answer + 3  # of the longest answer
+        assert row.start + len(row.tokens) + row.drafts <= end
+    assert any(row.ahead for row in rows)
+    assert any(row.drafts for row in rows)
+    if right:
+        assert len(rows) < 3 * answer
+    assert world.clean
+
+
+def test_drafts_of_a_layer_are_made_only_where_there_are_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every row that is to make some has pages up to the last of them, and nobody gives way."""
+    monkeypatch.setattr(worlds, "draw", same_as_before)
+    monkeypatch.setattr(worlds, "guess", nearly)
+    world, rows = world_of(("unified",), pages=11, drafts=None, draft_layer=6)
+    world.submit(submit(1, PROMPT, max_tokens=20))
+    world.submit(submit(2, PROMPT, max_tokens=20))
+    held = world.nodes[worlds.Boot(2)].engine
+    b, compute = held.placement.table.block_tokens, held.compute
+
+    def checked(batch: Any) -> None:
+        for row in batch.rows:
+            assert row.start + len(row.tokens) + row.drafts <= b * len(row.pages[KV])
+        compute(batch)
+
+    held.compute = checked
+    world.run()
+    for number in (1, 2):
+        assert world.tokens(number) == expected(PROMPT, 20)
+    assert any(row.drafts for row in rows)
+
+
+def test_a_step_that_makes_drafts_and_has_none_is_compared_with_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worlds, "guess", nearly)
+    world, rows = world_of(("unified",), drafts=None, draft_layer=2)
+    seen: list[int] = []
+    monkeypatch.setattr(
+        DraftPayoff, "stepped", lambda self, rooms, drafts, tokens, us: seen.append(drafts)
+    )
+    world.submit(submit(1, PROMPT, max_tokens=30))
+    world.run()
+    decoded = [row for row in rows if row.start >= len(PROMPT)]
+    assert seen == [len(row.ahead) for row in decoded if row.ahead or not row.drafts]
 
 
 def test_a_draft_that_the_end_of_the_answer_cuts_off_is_not_made(
@@ -211,3 +284,16 @@ def test_a_model_whose_state_cannot_go_back_is_refused() -> None:
 def test_a_suspect_is_alone_for_longer_than_a_step_with_drafts_reaches() -> None:
     """Or it could end a worker in a draft, beside others, that its gateway has not heard of."""
     assert MARGIN > 1 + MOST_DRAFTS
+
+
+@pytest.mark.parametrize(("optional", "fits"), [(True, True), (False, False)])
+def test_a_slot_keeps_a_model_from_drafts_unless_it_is_optional(optional: bool, fits: bool) -> None:
+    slot = Group(GroupName("slot"), Unit.SLOT, Whole(), optional)
+    table = StateTable(1, 4, (Group(KV, Unit.PAGE, Full()), slot), ())
+    if fits:
+        require_draftable(table)
+        assert table.cacheable
+    else:
+        with pytest.raises(ConfigError, match="recurrent"):
+            require_draftable(table)
+        assert not table.cacheable

@@ -81,7 +81,7 @@ class PairPlan:
         self, source: Sequence[Placement], target: Sequence[Placement], legs: Sequence[Leg]
     ) -> None:
         self.source, self.target, self.legs = tuple(source), tuple(target), tuple(legs)
-        self.table = self.source[0].table
+        self.table = self.source[0].table.layout
         self.digest = _digest(self)
         held = [(leg, group) for leg in legs for group in sorted({s.group for s in leg.shares})]
         self._spans = {
@@ -338,7 +338,7 @@ def pair(source: Sequence[Placement], target: Sequence[Placement]) -> PairPlan:
         Mismatch: the tables differ, or the source does not hold all that a target rank needs
     """
     for placement in (*target, *source):
-        _require_equal(target[0].table, placement.table)
+        _require_equal(target[0].table.layout, placement.table.layout)
     legs: list[Leg] = []
     for t, ours in enumerate(target):
         for s, theirs in enumerate(source):

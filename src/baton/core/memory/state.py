@@ -62,12 +62,18 @@ class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True
 Extent = Full | Window | Whole
 
 
-class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of the state with one list of pages (or slots) and one extent."""
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the state with one list of pages (or slots) and one extent.
+
+    Attributes:
+        optional: whether a sequence can be computed on without it, and with the same tokens: where
+            it is missing it counts as zeros (drafts are worse then, and nothing else)
+    """
 
     name: GroupName
     unit: Unit
     extent: Extent
+    optional: bool = False
 
 
 class StateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,9 +116,15 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cacheable(self) -> bool:
-        """Whether a sequence can be computed from the end of another one's pages: all state
-        lasts."""
-        return len(self.lasting) == len(self.groups)
+        """Whether a sequence can be computed from the end of another one's pages: all state lasts,
+        but for what is optional."""
+        return all(group.optional or group.name in self.lasting for group in self.groups)
+
+    @property
+    def layout(self) -> "StateTable":
+        """The table without `Group.optional`, which says nothing of where state lies. So two
+        workers need not agree on it; what an older gateway hands on does not say it."""
+        return replace(self, groups=tuple(replace(g, optional=False) for g in self.groups))
 
     def specs_of(self, group: GroupName) -> tuple[StateSpec, ...]:
         """Return the group's specs, in the order in which they lie in a block."""

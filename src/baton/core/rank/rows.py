@@ -31,6 +31,8 @@ def row_of(order: RowOrder, rooms: BlockTables) -> Row:
         score=order.score,
         said=order.said,
         ahead=tuple(ahead),
+        cold=order.cold,
+        drafts=order.drafts,
     )
 
 
@@ -41,7 +43,7 @@ def step_sums(done: BatchDone) -> StepResult:
 
 def _row_sums(row: RowDone) -> RowResult:
     sums = {group: pack(sums) for group, sums in row.sums.items()}
-    return RowResult(row.key, row.drawn, sums, row.failed, row.scores, row.more)
+    return RowResult(row.key, row.drawn, sums, row.failed, row.scores, row.more, row.drafts)
 
 
 def pack(sums: NDArray[np.uint64]) -> bytes:

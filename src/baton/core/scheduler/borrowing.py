@@ -171,10 +171,10 @@ class Borrowing(Stage[PrefillRoom]):
 
     def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
         """Return the number of blocks that are lent directly after those that are here. It is 0 if
-        the loan is not usable: every group must be lent the same blocks."""
+        the loan is not usable: every group that lasts must be lent the same blocks."""
         lender, first = self._lenders.get(sender), self._block(room.done)
         ends = {run.end for run in loan.runs.values()}
-        if lender is None or loan.runs.keys() != self.worker.ledger.pools.keys() or len(ends) != 1:
+        if lender is None or loan.runs.keys() != self.worker.ledger.cached or len(ends) != 1:
             return 0
         end = ends.pop()
         k = lender.manifest.page_blocks

@@ -144,6 +144,8 @@ class Computing(Stage[Any]):
             past=past_of(room.ticket) if last else None,
             score=self._score(room, end) if room.scores is not None else None,
             said=max(0, end - max(start, len(room.ticket.prompt))),
+            # nobody has kept what is optional of the positions before it; a checkpoint has
+            cold=start > 0 and start == room.cached and room.checkpoint is None,
         )
 
     def _score(self, room: ComputedRoom, end: int) -> Score:

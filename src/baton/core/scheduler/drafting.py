@@ -1,7 +1,8 @@
 """Drafts tokens for running rooms, so that one step can give several of them.
 
-    tokens so far ──lookup──▶ drafts ──▶ a row of 1 + n tokens ──▶ a draw after each, until one is not the next draft
-                                                                    └──▶ 1 to 1 + n new tokens
+    drafts ──▶ a row of 1 + n tokens ──▶ a draw after each, until one is not the next draft ──▶ 1 to 1 + n new tokens
+      ▲                                                                                                │
+      └── draft_sources.py: from the text so far, or from the draft layer in the same step ◀───────────┘
 
 A draw is a function of the tokens before it, of the request's seed and of its index. A draft is
 accepted only if it is the very token that is drawn in its place, so an answer is the same with
@@ -9,7 +10,6 @@ drafts and without. What a step computes for other drafts lies behind the room's
 neither sealed nor cached nor stored, and the next step writes over it.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,22 +19,27 @@ from baton.core.errors import ConfigError
 from baton.core.ids import Key, Micros, TokenId
 from baton.core.memory.state import StateTable, Unit
 from baton.core.scheduler.draft_payoff import DraftPayoff
+from baton.core.scheduler.draft_sources import DraftSource, LayerDrafts, TextLookup
 from baton.core.scheduler.generating_room import GeneratingRoom
-from baton.core.scheduler.lookup_rule import LookupRule
 from baton.core.scheduler.preemption import Preemption
-from baton.core.scheduler.suffix_lookup import Answers, SuffixLookup
+from baton.core.scheduler.room import LeaderSettings
 from baton.core.scheduler.worker import Worker
 
-SALTS = 64  # of which answers are kept
 LONGEST_PAUSE = 32  # tokens for which a room has no drafts after some that were all wrong
 
 
 class DraftedRoom(msgspec.Struct):
-    """One room's text, and how its drafts fare."""
+    """How one room's drafts fare."""
 
-    text: SuffixLookup
     pause: int = 0  # tokens for which it has no drafts
     wrong: int = 0  # drafts in a row of which none was accepted
+
+
+class RowDrafts(msgspec.Struct, frozen=True):
+    """The drafts of one row, and how many the engine is to make for the next one, at most."""
+
+    tokens: tuple[TokenId, ...] = ()
+    ahead: int = 0
 
 
 class DraftedStep(msgspec.Struct, frozen=True):
@@ -42,6 +47,7 @@ class DraftedStep(msgspec.Struct, frozen=True):
 
     rooms: int
     drafts: int
+    ahead: int  # drafts that the engine makes in it
     began: Micros
     others: bool  # whether it computes prompts too
 
@@ -51,63 +57,57 @@ class Drafting:
 
     def __init__(self, worker: Worker[Any], preemption: Preemption[Any]) -> None:
         self._worker, self._preemption = worker, preemption
-        self._rule: LookupRule | None = worker.settings.drafts
-        if self._rule is not None:
+        self._source = source_of(worker.settings)
+        if self._source is not None:
             require_draftable(worker.state_table)
         self._rooms: dict[Key, DraftedRoom] = {}
-        self._said: OrderedDict[str, Answers] = OrderedDict()  # by salt, the latest last
         self._payoff = DraftPayoff()
         self._now = False  # whether the step that is composed has drafts
         self._step: DraftedStep | None = None
 
     def forget(self, room: GeneratingRoom) -> None:
-        """A room holds nothing any more. Its answer may come again in those of others with its
-        salt."""
+        """A room holds nothing any more."""
         self._rooms.pop(room.key, None)
-        if (answers := self._answers(room)) is not None and room.generated:
-            answers.add([drawn.token for drawn in room.generated])
-
-    def _answers(self, room: GeneratingRoom) -> Answers | None:
-        """Return the answers that a room may be compared with, which are those whose state it might
-        share; None where none are kept."""
-        if self._rule is None or not self._worker.settings.prefix_cache:
-            return None
-        salt = room.ticket.cache_salt
-        found = self._said.pop(salt, None) or Answers()
-        self._said[salt] = found
-        if len(self._said) > SALTS:
-            self._said.popitem(last=False)
-        return found
+        if self._source is not None:
+            self._source.forget(room)
 
     def kept(self) -> Mapping[str, Collection[Any]]:
         """Return the tables that are empty at rest."""
-        return {"drafts": self._rooms}
+        own = {"drafts": self._rooms}
+        return own | dict(self._source.kept()) if self._source is not None else own
 
     def composing(self, rooms: int) -> None:
         """A step of so many rooms is composed."""
-        self._now = self._rule is not None and self._payoff.allows(rooms)
+        self._now = self._source is not None and self._payoff.allows(rooms)
 
-    def of(self, room: GeneratingRoom, most: int) -> tuple[TokenId, ...]:
-        """Return drafts of a room's tokens after its last one, at most `most`. It has the pages
-        that they need."""
-        if not self._now or self._rule is None or not _suits(room):
-            return ()
-        drafted = self._rooms.get(room.key)
-        if drafted is None:
-            text = SuffixLookup(self._rule, self._answers(room))
-            drafted = self._rooms[room.key] = DraftedRoom(text)
-        text = drafted.text
-        text.append(room.tokens(len(text), room.position + 1))
-        if drafted.pause > 0:
-            return ()
+    def of(self, room: GeneratingRoom, most: int) -> RowDrafts:
+        """Return the drafts of a room's next row, at most `most`. It has the pages that they
+        need."""
+        if not self._now or self._source is None or not _suits(room):
+            return RowDrafts()
+        drafted = self._rooms.setdefault(room.key, DraftedRoom())
         left = room.ticket.limits.max_tokens - room.next_index - 1  # beside the one that is drawn
-        drafts = text.draft(min(most, left))
-        while drafts and not self._preemption.reach(room, room.position + len(drafts)):
+        drafts = self._source.draft(room, 0 if drafted.pause > 0 else min(most, left))
+        # those for the next row are made while it is its turn to have some
+        ahead = min(self._source.ahead, left - len(drafts)) if drafted.pause <= 1 else 0
+        if ahead > 0 and not self._reach(room, len(drafts) + ahead):
+            ahead = 0
+        while drafts and not self._reach(room, len(drafts)):
             drafts = drafts[: len(drafts) // 2]
-        return drafts
+        return RowDrafts(drafts, max(0, ahead))
 
-    def drawn(self, room: GeneratingRoom, drafts: int, tokens: int) -> None:
-        """A row has ended that had so many drafts, and gives so many tokens."""
+    def _reach(self, room: GeneratingRoom, tokens: int) -> bool:
+        return self._preemption.reach(room, room.position + tokens)
+
+    def drawn(
+        self, room: GeneratingRoom, drafts: int, tokens: int, ahead: tuple[TokenId, ...]
+    ) -> None:
+        """A row has ended that had so many drafts, and gives so many tokens.
+
+        ahead: what the engine has drafted of the tokens after them
+        """
+        if self._source is not None:
+            self._source.made(room, ahead)
         drafted = self._rooms.get(room.key)
         if drafted is None:
             return
@@ -121,20 +121,32 @@ class Drafting:
 
     # ---- time -----------------------------------------------------------------------------------
 
-    def stepping(self, rows: Sequence[int], *, others: bool) -> None:
-        """A step goes out, with so many drafts in the rows of rooms that generate.
+    def stepping(self, rows: Sequence[RowDrafts], *, others: bool) -> None:
+        """A step goes out, with these drafts in the rows of rooms that generate.
 
         others: whether it computes prompts too
         """
-        self._step = DraftedStep(len(rows), sum(rows), self._worker.now, others)
+        drafts, ahead = (sum(len(row.tokens) for row in rows), sum(row.ahead for row in rows))
+        self._step = DraftedStep(len(rows), drafts, ahead, self._worker.now, others)
 
     def stepped(self, tokens: int) -> None:
         """It has ended, and gives so many tokens."""
         step, self._step = self._step, None
         if step is None or step.others or self._worker.manifest.pp > 1 or not step.rooms:
             return  # its time says nothing of drafts
+        if step.ahead and not step.drafts:
+            return  # it has the costs of drafts, and cannot gain from them
         us = Micros(self._worker.now - step.began)
         self._payoff.stepped(step.rooms, step.drafts, tokens, us)
+
+
+def source_of(settings: LeaderSettings) -> DraftSource | None:
+    """Return where the drafts of a worker come from; None if nothing is drafted."""
+    if settings.draft_layer:
+        return LayerDrafts(settings.draft_layer)
+    if settings.drafts is not None:
+        return TextLookup(settings.drafts, answers=settings.prefix_cache)
+    return None
 
 
 def require_draftable(table: StateTable) -> None:
@@ -143,8 +155,7 @@ def require_draftable(table: StateTable) -> None:
     Raises:
         ConfigError: it has state that cannot go back to what it was before drafts that are wrong
     """
-    slots = [group.name for group in table.groups if group.unit is Unit.SLOT]
-    if slots:
+    if any(group.unit is Unit.SLOT and not group.optional for group in table.groups):
         raise ConfigError(
             "--speculative-config: this model has recurrent state, which cannot go back to what it "
             "was before drafts that are wrong; leave the flag out"

@@ -11,6 +11,8 @@ position is not complete, so it belongs to the room alone, and a cached page is 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from baton.core.agreement import RowOrder
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.ids import BlockIndex, GroupName, Rank, TokenId, TokenIndex
@@ -30,11 +32,11 @@ from baton.core.past import past_of
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.checkpointing import Checkpointing
-from baton.core.scheduler.drafting import Drafting
+from baton.core.scheduler.drafting import Drafting, RowDrafts
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.room import RoomState, Saw, finish_of
-from baton.core.scheduler.stage import Stage, all_drawn_of
+from baton.core.scheduler.stage import Stage, all_drawn_of, drafts_of
 from baton.core.scheduler.worker import Worker
 
 G = TypeVar("G", bound=GeneratingRoom)
@@ -49,7 +51,7 @@ class Generating(Stage[G]):
         super().__init__(worker)
         self._checkpointing = checkpointing
         self._preemption, self._drafting = preemption, Drafting(worker, preemption)
-        self._drafted: list[int] = []  # of the step that is composed: drafts of each of its rows
+        self._drafted: list[RowDrafts] = []  # of each row of the step that is composed
 
     def forgotten(self, room: G) -> None:
         self._drafting.forget(room)
@@ -82,14 +84,17 @@ class Generating(Stage[G]):
             drafts = self._drafting.of(room, left)
             # The prefix cache takes only sealed blocks.
             final = completed(self.worker.state_table, room) if room.enters else {}
-            self.worker.add_row(room, decode_row(room, final, drafts))
-            self._drafted.append(len(drafts))
-            left -= len(drafts)
-        return len(ready) + sum(self._drafted)
+            row = decode_row(room, final, drafts.tokens)
+            row = msgspec.structs.replace(row, drafts=drafts.ahead) if drafts.ahead else row
+            self.worker.add_row(room, row)
+            self._drafted.append(drafts)
+            left -= len(drafts.tokens)
+        return len(ready) + sum(len(drafts.tokens) for drafts in self._drafted)
 
     def stepping(self, tokens: int) -> None:
         drafted, self._drafted = self._drafted, []
-        self._drafting.stepping(drafted, others=tokens > len(drafted) + sum(drafted))
+        own = len(drafted) + sum(len(drafts.tokens) for drafts in drafted)
+        self._drafting.stepping(drafted, others=tokens > own)
 
     def first(self, room: G, row: RowOrder, drawn: Drawn | None) -> None:
         """A chunk of a prompt was computed on this worker. After the last one the room runs, and
@@ -128,7 +133,7 @@ class Generating(Stage[G]):
                 total += 1
                 if finish is not None:
                     break
-            self._drafting.drawn(room, len(row.ahead), len(drawn))
+            self._drafting.drawn(room, len(row.ahead), len(drawn), drafts_of(ranks, i))
             worker.reuse.enter(room, row.valid, room.sums, worker.marks)
             self._tell(room, finish)
             if finish is not None:

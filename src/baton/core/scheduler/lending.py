@@ -98,7 +98,7 @@ class Lending(Stage[DecodeRoom]):
             return Loan(room.key, {}, ())
         worker.ledger.lend(room.key, chain)
         worker.reuse.lent(end - borrow.start)
-        blocks = {group.name: (borrow.start, end) for group in worker.state_table.groups}
+        blocks = dict.fromkeys(sorted(worker.ledger.cached), (borrow.start, end))
         runs = {
             group: BlockRun(start, past, _pages(chain, group, start // k))
             for group, (start, past) in blocks.items()
@@ -142,7 +142,7 @@ class Lending(Stage[DecodeRoom]):
         """
         worker = self.worker
         k, lent = worker.manifest.page_blocks, worker.ledger.loan(room.key)
-        if doubt.group not in worker.ledger.pools or not all(
+        if doubt.group not in worker.ledger.cached or not all(
             0 <= block // k < len(lent) for block in doubt.blocks
         ):
             return []

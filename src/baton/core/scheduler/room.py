@@ -44,7 +44,8 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     url: str | None = None  # of the engine that this worker is a guest of
     verify_ms: int = 0  # a cached page is used only if it was hashed within this time; 0 = no limit
     publish_cache: bool = False  # whether the changes of the cache are published, with their tokens
-    drafts: LookupRule | None = None  # how tokens are drafted; None = not at all
+    drafts: LookupRule | None = None  # how tokens are looked up in the text; None = not at all
+    draft_layer: int = 0  # tokens that the draft layer drafts for a row at most; 0 = none
 
 
 MOST_PHASES = 32  # that a worker remembers of a room

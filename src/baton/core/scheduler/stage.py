@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from baton.core.agreement import Report, RowOrder, RowResult
 from baton.core.events import GuestEvent
-from baton.core.ids import Boot, GroupName, Micros
+from baton.core.ids import Boot, GroupName, Micros, TokenId
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import Drawn, Ticket
 from baton.core.prefill_cost import Backlog
@@ -143,6 +143,11 @@ def all_drawn_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Draw
     """Return all tokens of a row that may have had drafts; empty if it draws none."""
     found = next((rows[row] for rows in ranks if rows[row].drawn is not None), None)
     return () if found is None or found.drawn is None else (found.drawn, *found.more)
+
+
+def drafts_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[TokenId, ...]:
+    """Return what the draft layer has drafted after a row, from the one rank that samples."""
+    return next((rows[row].drafts for rows in ranks if rows[row].drawn is not None), ())
 
 
 def scores_of(ranks: Sequence[tuple[RowResult, ...]], row: int) -> PromptScores | None:

@@ -38,6 +38,8 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
     }
 )
 
+OPTIONAL_SINCE = 2  # `Group.optional`, without which a gateway expects less of prefix caches
+
 
 def as_known(message: Said, protocol: int) -> Said | None:
     """Return what is said of a message to a peer that speaks a protocol; None = nothing."""
@@ -47,6 +49,8 @@ def as_known(message: Said, protocol: int) -> Said | None:
     if isinstance(message, Register | Introduce | Hello):
         manifest = message.manifest
         stated = msgspec.structs.replace(manifest, protocol=min(manifest.protocol, protocol))
+        if protocol < OPTIONAL_SINCE:
+            stated = msgspec.structs.replace(stated, table=stated.table.layout)
         message = msgspec.structs.replace(message, manifest=stated)
     new = {name for name, since in NEW_FIELDS.get(kind, {}).items() if since > protocol}
     if not new:

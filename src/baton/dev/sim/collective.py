@@ -212,7 +212,7 @@ class Collective:
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
         """A prefill leader offers blocks of a room. Blocks that were not computed here must have
         been fetched back."""
-        if all(group.name in runs for group in self.placement.table.groups):
+        if all(g.name in runs for g in self.placement.table.groups if not g.optional):
             for group in self._whole:
                 self._computed(key, group, runs[group])
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from baton.core.ids import GroupName, Key, Rank, Seq
 from baton.core.matchers import GrammarError, Matchers
-from baton.core.memory.state import Group, Placement, Unit, Window, extent_blocks
+from baton.core.memory.state import Full, Group, Placement, Unit, Window, extent_blocks
 from baton.core.messages import Drawn, FailCode, Grammar, RowFailure
 from baton.core.past import Past
 from baton.core.prompt_scores import PromptScores, pack_scores
@@ -46,6 +46,7 @@ SLOW_GRAMMAR_US = 100_000  # times up to 5: what the limits of a grammar allow (
 NOTHING = Past((), (), ())
 LATE_US = 100_000  # times up to 20: hashing cached pages may take longer than it may be put off
 NOWHERE = -1 << 40  # an index that no pool has
+NOISE = 0x0DDBA11  # the stamp of rows that are only a guess; of no position's history
 
 
 class Flips(msgspec.Struct):
@@ -97,6 +98,9 @@ class SimEngine:
         sizes = {g: placement.block_bytes(g) for g in pages}
         # groups of which this rank holds a part
         self._groups = [g for g in placement.table.groups if sizes[g.name]]
+        self._drafts = any(
+            g.optional for g in placement.table.groups
+        )  # whether it has a draft layer
         self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         # of the damaged pages that have not become right again
@@ -403,18 +407,24 @@ class SimEngine:
 
     def _row(self, row: Row, samples: bool, seq: Seq) -> RowDone:
         end = row.start + len(row.tokens)
-        for group in self._groups:
-            self._compute(row, group, end)
-        sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
         allowed = self._allowed.pop((seq, row.key), None)
-        drawn, why = None, self.collective.raises(row) if samples else ""
+        why = self.collective.raises(row) if samples else ""
+        draws: list[Drawn] = []
+        # where state depends on which drafts were right, every rank knows what was drawn
+        if row.draw is not None and not why and (samples or self._drafts):
+            draws = self._draws(row, end, allowed)
+        right = end - len(row.ahead) + max(0, len(draws) - 1)
+        for group in self._groups:
+            self._compute(row, group, right if group.optional else end)
+        if row.drafts and draws:
+            self._write_guessed(row, right)
+        sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
+        if not samples:
+            return RowDone(row.key, None, sums)
         failed = RowFailure(FailCode.COMPUTE_FAILED, why) if why else None
-        more: tuple[Drawn, ...] = ()
-        if row.draw is not None and samples and failed is None:
-            drawn, *rest = self._draws(row, end, allowed)
-            more = tuple(rest)
-        scores = self._score(row) if samples else None
-        return RowDone(row.key, drawn, sums, failed, scores, more)
+        drawn = draws[0] if draws else None
+        drafts = (drawn.token,) * row.drafts if drawn is not None else ()
+        return RowDone(row.key, drawn, sums, failed, self._score(row), tuple(draws[1:]), drafts)
 
     def _draws(self, row: Row, end: int, allowed: Allowed | None) -> list[Drawn]:
         """Draw after the last tokens, as long as the row goes on with what is drawn."""
@@ -478,7 +488,8 @@ class SimEngine:
             group.name, row.pages[group.name].tolist(), row.begins.get(group.name, 0)
         )
         if group.unit is Unit.SLOT:
-            if row.start:
+            # what is optional is not looked at where others have computed the positions before
+            if row.start and not (group.optional and row.cold):
                 self._check(
                     row, group.name, slots, self._slot(row, group.name, stamps, row.start), 0, 1
                 )
@@ -488,6 +499,23 @@ class SimEngine:
         reach = group.extent.tokens - 1 if isinstance(group.extent, Window) else row.start
         self._check(row, group.name, slots, blocks, max(0, row.start - reach), row.start)
         self._write_new(row, group.name, slots, blocks, row.start, end)
+
+    def _write_guessed(self, row: Row, past: int) -> None:
+        """Write the rows of the drafts after a row whose positions before `past` are right. They
+        are nobody's yet, so they are marked as noise."""
+        for group in self._groups:
+            if group.unit is Unit.SLOT or not isinstance(group.extent, Full):
+                continue
+            slots = self._slots(group.name, row.pages[group.name].tolist(), 0)
+            b = self._rows.tokens_per_block(group.name)
+            if len(slots) * b < past + row.drafts:
+                self.world.violate(
+                    "page_books",
+                    f"{self.process.name} drafts after {row.key.room[-4:]}.{row.key.epoch} at "
+                    f"positions {past} to {past + row.drafts}, and it has {len(slots) * b}",
+                )
+            noise = [self._rows.block(group.name, [NOISE] * b)] * len(slots)
+            self._write_new(row, group.name, slots, noise, past, past + row.drafts)
 
     def _context(self, key: Key, group: GroupName) -> Context:
         if (key, group) not in self._contexts:

@@ -19,7 +19,7 @@ import msgspec
 from baton.core.gateway.front import Front
 from baton.core.handoff.plans import MOST
 from baton.core.ids import Boot, Micros
-from baton.core.scheduler.drafting import SALTS
+from baton.core.scheduler.draft_sources import SALTS
 from baton.core.scheduler.fetching import Fetching
 from baton.core.scheduler.guest_prefill import GIVEN_UP
 from baton.core.scheduler.leader import Leader
@@ -222,7 +222,7 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("SpeculationCount", "_accepted"): _always,  # by place in a row of drafts
         ("DraftPayoff", "_plain"): _always,  # by class of numbers of rooms
         ("DraftPayoff", "_drafted"): _always,
-        ("Drafting", "_said"): lambda live, owner, table: len(table) <= SALTS,
+        ("TextLookup", "_said"): lambda live, owner, table: len(table) <= SALTS,
         ("RankCore", "marks"): _always,
         ("Front", "marks"): _always,
         ("Edge", "_refused"): _always,

@@ -170,6 +170,11 @@ class WorldDraw(msgspec.Struct, frozen=True):
     drafts: bool = False  # whether tokens are drafted, and answers repeat themselves
 
     @property
+    def draft_layer(self) -> int:
+        """How many tokens the draft layer drafts after a row; 0 = there is no such layer."""
+        return LAYER_DRAFTS if any(group.optional for group in self.table.groups) else 0
+
+    @property
     def clean(self) -> bool:
         """Whether no fault occurs in this world."""
         return self.faults == Faults()
@@ -177,6 +182,7 @@ class WorldDraw(msgspec.Struct, frozen=True):
 
 HOSTILE_MS = (800, 1200, 600, 2000)  # how long faults happen
 DRAFTS_MS = (1200, 2000)  # in worlds with so long ones tokens are drafted
+LAYER_DRAFTS = 2  # by a draft layer, which drafts in every world that has one
 
 
 def draw_table(tape: Tape) -> StateTable:
@@ -204,6 +210,10 @@ def draw_table(tape: Tape) -> StateTable:
     if kinds in (8, 9):
         groups += [] if kinds == 8 else [Group(SLOT, Unit.SLOT, Whole())]
         specs.append(StateSpec("draft", SLOT, (1,), ("hidden",), 1, 8, DType.F32))
+    if kinds == 10:  # a draft layer: its rows, and the last hidden state
+        groups.append(Group(SLOT, Unit.SLOT, Whole(), optional=True))
+        specs.append(StateSpec("draft rows", FULL, (1,), ("c",), 1, 4, DType.F32))
+        specs.append(StateSpec("last hidden", SLOT, (1,), ("h",), 1, 8, DType.F32))
     return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
 
 
@@ -212,8 +222,9 @@ def draw_world(tape: Tape) -> WorldDraw:
     each, no faults, and nothing that costs time."""
     found = draw_service(tape)
     # what is drawn already decides on drafts, so that all other choices of a seed stay as they were
-    slots = any(group.unit is Unit.SLOT for group in found.table.groups)
-    drafts = found.hostile_ms in DRAFTS_MS and not slots
+    slots = any(g.unit is Unit.SLOT and not g.optional for g in found.table.groups)
+    layer = found.draft_layer > 0
+    drafts = layer or (found.hostile_ms in DRAFTS_MS and not slots)
     found = msgspec.structs.replace(found, drafts=drafts)
     if not found.clean and tape.chance(0.33, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
@@ -272,7 +283,9 @@ def draw_service(tape: Tape) -> WorldDraw:
     if where == "local":
         return msgspec.structs.replace(found, local_prefill=True)
     if where in OLDER:
-        return msgspec.structs.replace(found, older=where)
+        # workers of the version before have no draft layer, and so another table
+        knows = where == "gateway" or not found.draft_layer
+        return msgspec.structs.replace(found, older=where) if knows else found
     beside = found.workers if where == "beside" else ()
     unified = draw_unified(
         tape, table, crowd, count=1 if beside else 1 + tape.below(2, "unifieds"), narrow=narrow

@@ -211,6 +211,7 @@ class WorkerRun:
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,
             drafts=DRAFTS if self.world.draw.drafts and d.role != "prefill" else None,
+            draft_layer=self.world.draw.draft_layer if d.role != "prefill" else 0,
         )
 
     # ---- what goes in and out, for the judges ---------------------------------------------------

@@ -11,6 +11,7 @@ from baton.core.memory.state import Placement
 from baton.engine.attention.cpu import CpuAttention
 from baton.engine.attention.delta import DELTA, ReferenceDelta
 from baton.engine.attention.delta_cpu import CpuDelta
+from baton.engine.attention.hidden import HIDDEN
 from baton.engine.attention.index import INDEX, TopKIndex
 from baton.engine.attention.interface import Attend, AttentionBackend, AttentionMetadata, Rows
 from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceLatentAttention
@@ -71,7 +72,7 @@ class Backends:
             kept |= {name, *backend.beside}
             for n, layer in enumerate(place.layers):
                 self._served[layer - first, backend.rows] = _Served(backend, n, place.spec.group)
-        if forgotten := placement.places.keys() - kept:
+        if forgotten := placement.places.keys() - kept - {HIDDEN}:  # the engine keeps that
             raise Bug(f"no attention backend keeps the state {sorted(forgotten)}")
         self.groups = frozenset(served.group for served in self._served.values())
 

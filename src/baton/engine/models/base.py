@@ -15,6 +15,7 @@ from baton.engine.comm import Comm
 from baton.engine.ops import Ops
 
 KV, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
+NEXT = "num_nextn_predict_layers"  # in config.json: how many draft layers a checkpoint has
 DTYPES: Mapping[DType, torch.dtype] = {
     DType.F32: torch.float32,
     DType.BF16: torch.bfloat16,
@@ -22,10 +23,40 @@ DTYPES: Mapping[DType, torch.dtype] = {
 }
 
 
+class DraftLayer(Protocol):
+    """A layer that guesses the token after the next one (models/mtp.py)."""
+
+    def __call__(
+        self,
+        before: torch.Tensor,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        attend: Attend,
+    ) -> torch.Tensor:
+        """Compute hidden states of which the model's `logits` are those of the tokens after
+        `tokens`.
+
+        Args:
+            before: [rows, hidden], what `Model.forward` returned for the position before each row,
+                or this layer for a guessed one; zeros where that is not known
+            tokens, positions: int64 [rows]
+            attend: attends from rows to cached state
+
+        Returns:
+            [rows, hidden]
+        """
+        ...
+
+
 class Model(Protocol):
-    """One rank's part of a network. The rows that it passes to `attend` have adjacent heads."""
+    """One rank's part of a network. The rows that it passes to `attend` have adjacent heads.
+
+    Attributes:
+        draft_layer: None where the state table has no rows of one
+    """
 
     vocab_size: int
+    draft_layer: DraftLayer | None
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
@@ -88,6 +119,15 @@ class Family(Protocol):
         that the model caches. Raises ConfigError."""
         ...
 
+    def with_draft_layer(self, config: Mapping[str, Any], table: StateTable) -> StateTable:
+        """Return the table with what the checkpoint's draft layer caches. `build` loads that layer
+        for a placement of such a table.
+
+        Raises:
+            ConfigError: the model has none, or it is not supported
+        """
+        ...
+
     def build(
         self,
         checkpoint: Checkpoint,
@@ -106,6 +146,14 @@ class Family(Protocol):
                 another shape, or is quantised; raised before any tensor is read
         """
         ...
+
+
+def no_draft_layer(name: str, why: str) -> ConfigError:
+    """Return the error that says why a family's draft layers are not served."""
+    return ConfigError(
+        f"--speculative-config: method mtp: {name}: {why}; leave the flag out, or choose method "
+        "suffix"
+    )
 
 
 def family_of(config: Mapping[str, Any], families: Sequence[Family]) -> Family:

@@ -23,13 +23,14 @@ from baton.engine.attention.interface import Attend
 from baton.engine.attention.latent import LATENT
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV
+from baton.engine.models.base import DTYPES, KV, NEXT, no_draft_layer
 from baton.engine.models.config import count
 from baton.engine.models.deepseek_config import DEFAULTS, DeepseekConfig, read_deepseek
 from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.experts import ExpertFiles, Router
 from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
 from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
+from baton.engine.models.mtp import MtpLayer, has_draft_rows, mtp_tensors, with_draft_rows
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
 from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import Filed, Loader, Matrix, require_all
@@ -195,6 +196,11 @@ class DeepseekV3Family:
         )
         return StateTable(c.layers, block_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
 
+    def with_draft_layer(self, config: Mapping[str, Any], table: StateTable) -> StateTable:
+        if not count({NEXT: 0, **config}, NEXT, least=0):
+            raise no_draft_layer(self.name, f"config.json has no {NEXT}, or 0")
+        return with_draft_rows(table, self.read(config).hidden)
+
     def build(
         self,
         checkpoint: Checkpoint,
@@ -208,7 +214,12 @@ class DeepseekV3Family:
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
-        wanted = list(self.tensors(c))
+        drafts = has_draft_rows(placement.table)
+        if drafts and placement.pp > 1:
+            raise no_draft_layer(
+                self.name, f"the stages of --pp {placement.pp} cannot share its layer yet"
+            )
+        wanted = list(self.tensors(c, drafts=drafts))
         require_all(checkpoint, wanted, tied=c.tied)
         load, ropes = (
             Loader(checkpoint, DTYPES[dtype], ops, comm),
@@ -219,10 +230,12 @@ class DeepseekV3Family:
             at = f"model.layers.{index}."
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
             chooses = None
-            if c.index is not None and c.index.own[index]:
+            # the draft layer, which is behind the last one, has experts and an index of its own
+            later = index == c.layers
+            if c.index is not None and (later or c.index.own[index]):
                 chooses = Indexer(load, at, c.index, ropes.keys)
             attention = LatentAttention(load, at, c.attention, c.hidden, heads, ropes, chooses)
-            if c.dense[index]:
+            if not later and c.dense[index]:
                 return Layer(
                     norms,
                     attention,
@@ -231,21 +244,31 @@ class DeepseekV3Family:
             return Layer(norms, attention, MixedMlp(load, at, c, self.router(load, at, c)))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps)
-        return DeepseekModel(
-            [layer(i) for i in range(held.start, held.end)], ends, ops, vocab=c.vocab, eps=c.eps
-        )
+        own = range(held.start, min(held.end, c.layers))
+        model = DeepseekModel([layer(i) for i in own], ends, ops, vocab=c.vocab, eps=c.eps)
+        if drafts:
+            at = f"model.layers.{c.layers}."
+            model.draft_layer = MtpLayer(
+                load, at, layer(c.layers), ends, index=c.layers, hidden=c.hidden, eps=c.eps
+            )
+        return model
 
-    def tensors(self, c: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def tensors(
+        self, c: DeepseekConfig, *, drafts: bool = False
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
-        for index, dense in enumerate(c.dense):
+        if drafts:
+            yield from mtp_tensors(f"model.layers.{c.layers}.", c.hidden)
+        for index, dense in enumerate((*c.dense, *[False] * drafts)):
             at = f"model.layers.{index}."
             yield from (
                 (f"{at}{name}_layernorm.weight", (c.hidden,))
                 for name in ("input", "post_attention")
             )
             yield from latent_tensors(at, c.attention, c.hidden)
-            if c.index is not None and c.attention.query_rank is not None and c.index.own[index]:
+            has_index = c.index is not None and (index == c.layers or c.index.own[index])
+            if has_index and c.index is not None and c.attention.query_rank is not None:
                 yield from indexer_tensors(
                     at, c.index, hidden=c.hidden, query_rank=c.attention.query_rank
                 )

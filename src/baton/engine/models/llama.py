@@ -25,7 +25,7 @@ from baton.core.memory.state import (
 from baton.engine.attention.interface import Attend, AttentionRows, Seen
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, WINDOW
+from baton.engine.models.base import DTYPES, KV, WINDOW, DraftLayer, no_draft_layer
 from baton.engine.models.config import Mixture, ModelConfig, count, named_layers, number, sliding
 from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.weights import Filed, Loader, Matrix, require_all
@@ -121,6 +121,7 @@ class LlamaModel:
         longest: int,
     ) -> None:
         self.ops, self.config, self.vocab_size = load.ops, config, config.vocab
+        self.draft_layer: DraftLayer | None = None
         self.heads, self.kv_heads, self.dim = held.heads.size, held.kv_heads.size, config.head_dim
         self.rope = Rope(config.rope, positions=longest)
         self.window_rope = (
@@ -273,6 +274,9 @@ class LlamaFamily:
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
         require_width(self.read(config), tp)
+
+    def with_draft_layer(self, config: Mapping[str, Any], table: StateTable) -> StateTable:
+        raise no_draft_layer(self.name, "its checkpoints have no layer that predicts more tokens")
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """Return the table: K and V of every layer; layers with a window have their own group."""

@@ -25,7 +25,7 @@ from baton.core.memory.state import (
 from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, SLOT
+from baton.engine.models.base import DTYPES, KV, SLOT, no_draft_layer
 from baton.engine.models.config import Mixture, count
 from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
@@ -171,6 +171,13 @@ class Qwen3NextFamily:
 
     def require_width(self, config: Mapping[str, Any], tp: int) -> None:
         require_width(self.read(config), tp)
+
+    def with_draft_layer(self, config: Mapping[str, Any], table: StateTable) -> StateTable:
+        raise no_draft_layer(
+            self.name,
+            "it has recurrent state, which cannot go back to what it was before drafts that are "
+            "wrong",
+        )
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """Return the table: K and V in pages; recurrent

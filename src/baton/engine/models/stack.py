@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from baton.engine.models.base import DraftLayer
 from baton.engine.models.ends import Ends
 from baton.engine.ops import Linear, Ops
 
@@ -36,6 +37,7 @@ class Stack(Generic[M]):
         offset: float = 0.0,
     ) -> None:
         self.vocab_size, self._eps, self._offset = vocab, eps, offset
+        self.draft_layer: DraftLayer | None = None
         self._layers, self._ends, self._ops = layers, ends, ops
 
     def run(self, tokens: torch.Tensor, mix: Mix[M]) -> torch.Tensor | None:

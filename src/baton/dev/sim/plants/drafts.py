@@ -1,5 +1,5 @@
-"""Drafts that become more than a guess: sealed, without pages, or drawn as if they were not
-there."""
+"""Drafts that become more than a guess: sealed, cached, without pages, or drawn as if they were not
+there; and what a draft layer goes on from, of another room or of another width."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,19 +7,23 @@ from typing import Any
 import msgspec
 
 from baton.core.agreement import RowOrder, RowResult
+from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, GroupName, TokenId
 from baton.core.memory.chunks import final_blocks
-from baton.core.memory.state import StateTable
+from baton.core.memory.state import StateTable, Unit
 from baton.core.messages import Drawn
 from baton.core.scheduler import generating
+from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
+from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.stage import all_drawn_of
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
 Final = dict[GroupName, tuple[BlockIndex, BlockIndex]]
 _decode_row, _completed = generating.decode_row, generating.completed
+_chunk, _enter, _of_one = Computing._chunk, Reuse.enter, PairPlan._of_one
 
 
 def _with_table(table: StateTable, room: Any) -> Final:
@@ -46,6 +50,38 @@ def _same_past(
 ) -> RowOrder:
     row = _decode_row(room, final, drafts)
     return msgspec.structs.replace(row, ahead=(row.past,) * len(drafts))
+
+
+def _warm(self: Any, room: Any, start: int, end: int) -> RowOrder:
+    return msgspec.structs.replace(_chunk(self, room, start, end), cold=False)
+
+
+def _remembered(room: Any, final: Final | None = None, drafts: Sequence[TokenId] = ()) -> RowOrder:
+    room.guessed = drafts
+    return _decode_row(room, final, drafts)
+
+
+def _enter_guessed(self: Any, room: Any, computed: int, sums: Any, marks: Any) -> None:
+    guessed = getattr(room, "guessed", ())
+    if not guessed:
+        return _enter(self, room, computed, sums, marks)
+    right, room.guessed = list(room.generated), ()
+    room.generated[computed - room.length :] = [Drawn(token, None, ()) for token in guessed]
+    _enter(self, room, computed + len(guessed), sums, marks)
+    room.generated[:] = right
+    return None
+
+
+def _own_stride(self: Any, leg: Any, group: GroupName, block: int, source: Any, target: Any) -> Any:
+    if self.table.group(group).unit is not Unit.SLOT:
+        return _of_one(self, leg, group, block, source, target)
+    spans = self._spans[leg.index, group]
+    from_slot, to_slot = int(source[0][0]), int(target[0][0])
+    return (
+        spans.source + from_slot * spans.target_stride,
+        spans.target + to_slot * spans.target_stride,
+        spans.nbytes,
+    )
 
 
 def _without_the_first(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Drawn, ...]:
@@ -86,5 +122,32 @@ PLANTS = (
         ("right_tokens", "right_logprobs"),
         None,
         lambda: Parts(replaced=(Replaced(generating, "all_drawn_of", _without_the_first),)),
+    ),
+    Plant(
+        "draft_rejected_cached",
+        "a page that is full with drafts enters the cache with them, whether they are right or not",
+        ("cache_exact", "cached_sealed"),
+        None,
+        lambda: Parts(
+            replaced=(
+                Replaced(generating, "decode_row", _remembered),
+                Replaced(Reuse, "enter", _enter_guessed),
+            )
+        ),
+    ),
+    Plant(
+        "hidden_state_of_another",
+        "behind cached pages the draft layer goes on from the hidden state that the slot's last "
+        "owner has left",
+        ("right_bytes",),
+        None,
+        lambda: Parts(replaced=(Replaced(Computing, "_chunk", _warm),)),
+    ),
+    Plant(
+        "slot_of_another_width",
+        "a slot is read as if the source's were as large as ours, whatever its width",
+        ("no_spurious_failure",),
+        None,
+        lambda: Parts(replaced=(Replaced(PairPlan, "_of_one", _own_stride),)),
     ),
 )
