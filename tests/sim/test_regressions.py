@@ -256,3 +256,10 @@ def test_what_was_found_in_mixed_worlds_does_not_come_back(seed):
     be_silent()
     tape = Tape(seed=seed)
     World(tape, draw=msgspec.structs.replace(draw_world(tape), drafts=False)).run()
+
+
+@pytest.mark.parametrize("seed", [1222, 2375])
+def test_a_checkpoint_that_takes_too_long_is_a_fault(seed):
+    """What follows a checkpoint within a prompt waits for its copy, as it does for a step."""
+    be_silent()
+    World(Tape(seed=seed)).run()

@@ -15,7 +15,7 @@ EXCUSES: dict[FailCode, frozenset[str]] = {
     FailCode.WORKER_LOST: DISTURBED,
     # A side that has refused the request, or failed it by itself, no longer knows it, and the other
     # side may report that first.
-    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight", "row"},
+    FailCode.HANDOFF_FAILED: DISTURBED | TRANSFER | {"big", "tight", "row", "slow checkpoint"},
     FailCode.DEADLINE_EXCEEDED: DISTURBED | TRANSFER | {"tight"},
     FailCode.OVERLOADED: frozenset({"big"}),
     FailCode.QUEUE_TIMEOUT: DISTURBED | TRANSFER | {"tight", "crowd"},

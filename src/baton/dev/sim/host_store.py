@@ -114,6 +114,9 @@ class SimHostStore:
         late = COPY_US
         if tape.chance(faults.host_slow, "a slow copy"):
             late += SLOW_US[tape.below(len(SLOW_US), "slow by")]
+        if late > SLOW_US[-1] and act == self._save_block and not isinstance(copy.key, Key):
+            # what follows a checkpoint within a prompt waits for it, as for a step
+            world.fault("slow checkpoint", self._process.name)
         if act is not None and tape.chance(faults.host_fail, "a copy fails"):
             why = "a simulated error"
             world.fault("host copy", self._process.name)
