@@ -17,6 +17,7 @@ from baton.core.memory.state import DType, Full, Group, Placement, StateSpec, St
 from baton.engine.attention.index import with_fp8_index
 from baton.engine.attention.interface import AttentionMetadata, Rows, Segment
 from baton.engine.attention.registry import CPU, REFERENCE, Backends, Registry
+from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.ports.fabric import Pool
 
@@ -42,7 +43,7 @@ class SumBackend:
     rows: ClassVar[type[Rows]] = SumRows
     beside: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, pool: Pool, placement: Placement, spec: str) -> None:
+    def __init__(self, pool: Pool, placement: Placement, spec: str, team: Team) -> None:
         self.sums = dict.fromkeys(placement.places[spec].layers, 0.0)
         self.warmed = False
 

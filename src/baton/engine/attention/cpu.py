@@ -215,7 +215,7 @@ class PagedRows:
         base: int,
         out: torch.Tensor,
     ) -> None:
-        """Compute rows one by one, each over the first `lengths` positions of its own block table."""
+        """Compute rows one by one, each over the first positions of its own block table."""
         job, wide = self._single.job, out.shape[2]
         self._place(job, where, base)
         job.group, job.wide, job.window = q.shape[1] // self.kv_heads, wide, window

@@ -1,8 +1,8 @@
 """Products of bfloat16 pairs on tile registers (Intel's AMX), for kernels that multiply words.
 
-A product is c[AMX_ROWS, PANEL] (+)= a[AMX_ROWS, depth] b[depth, PANEL], in words as in vectors.py: two tiles
-of `a` and two of `b` give four of `c`. A thread configures its tiles before its first product, and
-leaves them after the last one as a matrix library had them.
+A product is c[AMX_ROWS, PANEL] (+)= a[AMX_ROWS, depth] b[depth, PANEL], in words as in vectors.py:
+two tiles of `a` and two of `b` give four of `c`. A thread configures its tiles before its first
+product, and leaves them after the last one as a matrix library had them.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def _at(builder: Any, address: Any, offset: Any) -> Any:
 
 @intrinsic
 def begin_tiles(context: Any) -> Any:
-    """Configure the tiles of this thread. Returns the address, on the stack of the calling function,
-    of the configuration before."""
+    """Configure the tiles of this thread. Returns the address of the configuration before, which is
+    on the stack of the calling function."""
 
     def build(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         shapes = ir.ArrayType(I8, len(_SHAPES))
