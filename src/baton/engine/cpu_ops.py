@@ -29,10 +29,10 @@ from baton.engine.kernels import grouped as g
 from baton.engine.kernels import pointwise as p
 from baton.engine.kernels import recurrent as r
 from baton.engine.kernels.team import Task, Team
+from baton.engine.models.base import DTYPES
 from baton.engine.ops import ROW_STEP, ByHead, Grouped, HeadNorms, Linear, TorchOps, lacking, padded
 from baton.engine.rope import Rope
 
-TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 ALONE_ROWS = 64  # below this many rows, a second thread costs more than it gains
 ALONE_DEPTH = 1024  # beyond this depth oneDNN sums a single row in another order than several rows
 REHEARSED = 1 << 28  # multiplications; in larger products the time to generate code does not matter
@@ -108,7 +108,7 @@ class CpuOps:
 
     @property
     def _multiplies_groups(self) -> bool:
-        return self._dtype is not DType.F32 and not onednn.has_tiles(TORCH[self._dtype])
+        return self._dtype is not DType.F32 and not onednn.has_tiles(DTYPES[self._dtype])
 
     def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         width, products = 0, []

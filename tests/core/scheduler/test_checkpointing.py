@@ -491,18 +491,6 @@ def test_what_follows_the_same_short_prompt_is_kept_if_it_has_no_page(length: in
     assert bench.serve(3, (*FIRST[:length], *answer(12), 9)) == kept[-1]
 
 
-def test_a_room_that_ends_while_it_is_still_holds_nothing_back() -> None:
-    bench = Bench(role="unified")
-    bench.ask(1, FIRST)
-    bench.run(until=Save)
-    bench.hear(GATEWAY, Abort(key(1), "gone"))
-    bench.report()
-    assert bench.leader.worker.rooms, "its pages are still copied"
-    bench.run()
-    bench.close(1)
-    assert bench.serve(2, NEXT) == len(FIRST)
-
-
 def test_it_is_told_that_a_room_is_admitted_once_it_does_not_wait_anew() -> None:
     bench = Bench(role="unified")
     bench.serve(1, FIRST)
@@ -602,8 +590,9 @@ def test_a_room_that_ends_while_it_resumes_is_quiet_when_nothing_is_copied_any_m
     assert bench.serve(3, NEXT) == len(FIRST), "the checkpoint is as good as before"
 
 
-def test_a_room_that_ends_while_it_is_kept_leaves_its_checkpoint() -> None:
-    bench = Bench()
+@pytest.mark.parametrize("role", ["prefill", "unified"])
+def test_a_room_that_ends_while_it_is_kept_leaves_its_checkpoint(role: str) -> None:
+    bench = Bench(role=role)
     bench.ask(1, FIRST)
     bench.run(until=Save)
     bench.hear(GATEWAY, Abort(key(1), "gone"))

@@ -14,7 +14,8 @@ from baton.engine.kernels.job import fields, reader
 from baton.engine.kernels.machine import floats, indices, integers, narrow, size_of, take, typed
 from baton.engine.kernels.vectors import HEADS, LANES, PANEL, blend, dots, prefetch, word
 
-# blocks prefetched: without it, a decode step of eight sequences takes 1.08 times as long
+# blocks prefetched: without it, attention of 8 and 32 sequences at context 1,024 takes 1.4 and 1.3
+# times as long
 AHEAD = 2
 
 
