@@ -43,6 +43,35 @@ def test_a_product_equals_numpys_and_touches_nothing_else(multiply, steps: int, 
     assert (found[-1] == 3.0).all()
 
 
+@pytest.fixture(scope="module")
+def multiply_few():
+    @numba.njit
+    def run(rows, a, b, c, depth):
+        before = amx.begin_tiles()
+        amx.shape_tiles(rows)
+        if rows > 16:
+            amx.tile_product(a.ctypes.data, depth, b.ctypes.data, 32, c.ctypes.data, 32, depth, 0)
+        else:
+            amx.half_product(a.ctypes.data, depth, b.ctypes.data, 32, c.ctypes.data, 32, depth, 0)
+        amx.end_tiles(before)
+
+    return run
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32])
+def test_few_rows_have_the_bits_of_many_and_no_others_are_read_or_written(
+    multiply_few, rows: int
+) -> None:
+    left, right = torch.randn(32, 96).bfloat16(), words(torch.randn(48, 64).bfloat16())
+    whole = np.full((32, 32), 3.0, dtype=np.float32)
+    multiply_few(32, words(left), right, whole, 48)
+    left[rows:] = float("nan")
+    found = np.full((32, 32), 3.0, dtype=np.float32)
+    multiply_few(rows, words(left), right, found, 48)
+    assert np.array_equal(found[:rows], whole[:rows])
+    assert (found[rows:] == 3.0).all()
+
+
 def test_a_matrix_library_finds_the_tiles_as_it_left_them(multiply) -> None:
     weight, x = torch.randn(96, 64).bfloat16(), torch.randn(40, 64).bfloat16()
     expected = torch.nn.functional.linear(x, weight)

@@ -333,5 +333,5 @@ def test_whatever_some_models_alone_run_is_compiled_beforehand(dtype: DType) -> 
     ops = CpuOps(dtype, Team(1))
     ops.warm()
     some = {name for name, made in vars(CpuOps).items() if isinstance(made, cached_property)}
-    elsewhere = {"_groups"} if dtype is DType.F32 or has_tiles(TORCH[dtype]) else set()
+    elsewhere = {"_groups"} if dtype is DType.F32 else set()
     assert some - vars(ops).keys() == elsewhere

@@ -26,10 +26,10 @@ from baton.core.memory.state import DType
 from baton.engine import onednn
 from baton.engine.kernels import by_head as h
 from baton.engine.kernels import grouped as g
+from baton.engine.kernels import panels
 from baton.engine.kernels import pointwise as p
 from baton.engine.kernels import recurrent as r
 from baton.engine.kernels.team import Task, Team
-from baton.engine.models.base import DTYPES
 from baton.engine.ops import ROW_STEP, ByHead, Grouped, HeadNorms, Linear, TorchOps, lacking, padded
 from baton.engine.rope import Rope
 
@@ -57,7 +57,7 @@ class CpuOps:
     def warm(self) -> None:
         """Compile (or load) all kernels, also those that only some models run."""
         tasks: list[Task[Any]] = [self._heads, self._gated_norm]
-        if self._multiplies_groups:
+        if self._dtype is not DType.F32:
             tasks.append(self._groups)
         assert all(task.address for task in tasks)
 
@@ -71,18 +71,20 @@ class CpuOps:
         return lambda x: product(padded(x, lacking(len(x), step)))[: len(x)]
 
     def _product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        if not onednn.multiplies(weight.dtype):
+        if onednn.has_tiles(weight.dtype) or not onednn.multiplies(weight.dtype):
             return self._compiled(weight, bias)
-        multiply = _in_tiles if onednn.has_tiles(weight.dtype) else _at_once
-        product = multiply(onednn.linear(weight, bias), *weight.shape)
+        product = _at_once(onednn.linear(weight, bias), weight.shape[1])
         size = (weight.shape[0], weight.shape[1], bias is not None, weight.dtype)
         self._kinds.setdefault(size, product)
         return product
 
     def _compiled(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """Multiply by the kernel for groups, with one matrix: for 16-bit elements that the
-        processor does not multiply, torch takes twice as long for one row, and five times for
-        eight and more."""
+        """Multiply by the kernel for groups, with one matrix.
+
+        For 16-bit elements that the processor does not multiply, torch takes twice as long for one
+        row, and five times for eight and more. If it multiplies tiles of them, oneDNN divides the
+        depth, and so the order of the sums, by the number of rows.
+        """
         multiply = self._together([(weight, bias)])
         return lambda x: multiply(x, np.array([len(x)]))
 
@@ -101,14 +103,9 @@ class CpuOps:
         """Pack the matrices one by one; matrices without rows are not read.
 
         In 16 bits this is one compiled product: with few rows, a call of oneDNN for each matrix
-        would add a third of the time and more. If the processor multiplies tiles (AMX), oneDNN is
-        used, because the kernel cannot use them.
+        would add a third of the time and more.
         """
-        return self._together(weights) if self._multiplies_groups else self._each(weights)
-
-    @property
-    def _multiplies_groups(self) -> bool:
-        return self._dtype is not DType.F32 and not onednn.has_tiles(DTYPES[self._dtype])
+        return self._each(weights) if self._dtype is DType.F32 else self._together(weights)
 
     def _each(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
         width, products = 0, []
@@ -128,18 +125,19 @@ class CpuOps:
         return multiply
 
     def _together(self, weights: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> Grouped:
-        task, unit = self._groups, 2 if h.paired(self._dtype) else 1
-        wide, deep, panels, biases = 0, 0, [], []
+        task, unit = self._groups, 2 if panels.paired(self._dtype) else 1
+        wide, deep, packed, biases = 0, 0, [], []
         for weight, bias in weights:
             wide, deep = weight.shape
-            panels.append(h.packed(weight.T[None], self._dtype))
+            packed.append(panels.packed(weight.T[None], self._dtype))
             biases.append(bias)
         addresses = [
             (w.data_ptr(), 0 if b is None else b.data_ptr(), 0, 0)
-            for w, b in zip(panels, biases, strict=True)
+            for w, b in zip(packed, biases, strict=True)
         ]
         matrices = np.array(addresses, dtype=np.dtype(g.CMatrix))
-        depth, odd, kept = -(-deep // unit), -deep % unit, (panels, biases)
+        odd = -deep % panels.depth_step(self._dtype)
+        depth, kept = (deep + odd) // unit, (packed, biases)
 
         def multiply(x: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
             assert len(kept[0]) == len(counts)
@@ -159,24 +157,26 @@ class CpuOps:
 
     @cached_property
     def _groups(self) -> Task[g.GroupedJob]:
-        return Task(g.grouped, self._dtype, g.GroupedJob)
+        kernel = g.grouped_on_amx if panels.on_tiles(self._dtype) else g.grouped
+        return Task(kernel, self._dtype, g.GroupedJob)
 
     def by_head(self, weight: torch.Tensor, *, scale: float = 1.0) -> ByHead:
         """Use all threads even for few rows, because reading the weights takes the time."""
         task = self._heads
-        panels, (heads, deep, wide) = h.packed(weight, self._dtype), weight.shape
-        unit = 2 if h.paired(self._dtype) else 1
+        packed, (heads, deep, wide) = panels.packed(weight, self._dtype), weight.shape
+        unit = 2 if panels.paired(self._dtype) else 1
+        odd = -deep % panels.depth_step(self._dtype)
 
         def multiply(x: torch.Tensor, out: torch.Tensor) -> None:
-            if unit > 1 and (deep % unit or x.stride(0) % unit or x.stride(1) % unit):
-                x = F.pad(x, (0, -deep % unit)).contiguous()
+            if unit > 1 and (odd or x.stride(0) % unit or x.stride(1) % unit):
+                x = F.pad(x, (0, odd)).contiguous()
             x = x if unit > 1 else x.float()
             job = task.job
-            job.rows, job.heads, job.depth, job.wide = x.shape[0], heads, panels.shape[2], wide
+            job.rows, job.heads, job.depth, job.wide = x.shape[0], heads, packed.shape[2], wide
             job.x, job.x_row, job.x_head = x.data_ptr(), x.stride(0) // unit, x.stride(1) // unit
             job.out, job.out_row, job.out_head = out.data_ptr(), out.stride(0), out.stride(1)
-            job.weight, job.scale, job.exact = panels.data_ptr(), scale, out.dtype is torch.float32
-            room = x.new_empty(x.shape if len(x) >= h.FEW and x.stride(1) else 0)
+            job.weight, job.scale, job.exact = packed.data_ptr(), scale, out.dtype is torch.float32
+            room = x.new_empty(x.shape if len(x) >= panels.FEW and x.stride(1) else 0)
             job.together = room.data_ptr()  # 0 = no buffer
             self._team.run(task)
 
@@ -187,12 +187,12 @@ class CpuOps:
         if self._dtype is DType.F32:
             return self.linear(weight, None)
         wide, deep = weight.shape
-        odd, short = deep % 2, -wide % SCORES
+        odd, short = -deep % panels.depth_step(self._dtype), -wide % SCORES
         runs = (F.pad(weight, (0, odd, 0, short)) if odd or short else weight).view(
             -1, SCORES, deep + odd
         )
         product, count = self.by_head(runs.transpose(1, 2)), len(runs)
-        paired = h.paired(self._dtype)
+        paired = panels.paired(self._dtype)
 
         def score(x: torch.Tensor) -> torch.Tensor:
             found = x.new_empty((len(x), count, SCORES), dtype=torch.float32)
@@ -206,7 +206,8 @@ class CpuOps:
     @cached_property
     def _heads(self) -> Task[h.ByHeadJob]:
         # made only for models that have such products
-        return Task(h.by_head, self._dtype, h.ByHeadJob)
+        kernel = h.by_head_on_amx if panels.on_tiles(self._dtype) else h.by_head
+        return Task(kernel, self._dtype, h.ByHeadJob)
 
     def norm(
         self,
@@ -290,28 +291,7 @@ class CpuOps:
             self._team.run(task)
 
 
-def _at_once(multiply: Linear, _wide: int, deep: int) -> Linear:
+def _at_once(multiply: Linear, deep: int) -> Linear:
     """Multiply all rows at once, and a single one in company."""
     company = deep > ALONE_DEPTH
     return lambda x: multiply(padded(x, 1))[:1] if company and len(x) == 1 else multiply(x)
-
-
-def _in_tiles(multiply: Linear, wide: int, deep: int) -> Linear:
-    """Multiply few rows at a time, so that their sums do not depend on how many there are.
-
-    The products of a prompt of 512 tokens (depth 576 and 1,536, one thread) take 1.7 times as long
-    as all rows at once, and a fifth of what they take without tiles, or less.
-    """
-    step, most = onednn.Tiles.of(deep)
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        rows = len(x)
-        if rows <= most and rows % step == 0:
-            return multiply(x)
-        out = x.new_empty((rows, wide))
-        for first in range(0, rows, most):
-            piece = x[first : first + most]
-            out[first : first + most] = multiply(padded(piece, -len(piece) % step))[: len(piece)]
-        return out
-
-    return product

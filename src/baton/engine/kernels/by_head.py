@@ -1,27 +1,21 @@
 """The product of each head with its own matrix: out[row, head] = scale * x[row, head] W[head].
 
-    W[head]    [in, out]  ─▶  panels of PANEL columns, each stored depth by depth      `packed`
+    W[head]    [in, out]  ─▶  panels, as in panels.py
     an item    one head: its rows are gathered if there are several, because they are far apart and
-               would map to few lines of a cache; each panel stays in the cache while rows pass,
-               MOST at a time, then FEW, then one
+               would map to few lines of a cache; each panel stays in the cache while rows pass
 
-Sums are float32, in the order of the depth for any number of rows, and rounded once to the stored
-type, or not at all. If all heads have the same rows (a stride of 0), it is one wide product,
-divided among threads.
+Sums are as in panels.py, and rounded once to the stored type, or not at all. If all heads have the
+same rows (a stride of 0), it is one wide product, divided among threads.
 """
 
 import numba
-import torch
 from numba.np.numpy_support import carray
 
-from baton.core.memory.state import DType
+from baton.engine.kernels import amx
 from baton.engine.kernels.job import Job, fields, reader
 from baton.engine.kernels.machine import floats, narrow, size_of, take, typed
-from baton.engine.kernels.vectors import PAIRS, PANEL, scratch, tile_of, unit_of
-from baton.engine.kernels.vectors import ROWS as MOST
-
-FEW = 4
-_most, _few, _one = (tile_of(rows, widened=True) for rows in (MOST, FEW, 1))
+from baton.engine.kernels.panels import row_block, some_rows
+from baton.engine.kernels.vectors import PANEL, narrow_panel, scratch, unit_of
 
 
 @fields
@@ -58,42 +52,24 @@ class ByHeadJob(Job):
 _job = reader(ByHeadJob)
 
 
-def paired(dtype: DType) -> bool:
-    """Whether the processor multiplies two elements of the depth at once."""
-    return PAIRS and dtype is DType.BF16
-
-
-def packed(weight: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """Pack [heads, in, out] as [heads, panels, depth,
-    PANEL, elements of a unit], padded with zeros."""
-    heads, deep, wide = weight.shape
-    unit = 2 if paired(dtype) else 1
-    more = (0, -wide % PANEL, 0, -deep % unit)
-    whole = torch.nn.functional.pad(weight, more) if any(more) else weight
-    return (
-        whole.view(heads, -1, unit, whole.shape[2] // PANEL, PANEL)
-        .permute(0, 3, 1, 4, 2)
-        .contiguous()
-    )
-
-
 @numba.njit(fastmath={"contract"})
 def _keep(kind, job, sums, row, count, head, column):  # type: ignore[no-untyped-def]
-    wide = min(PANEL, job.wide - column)
-    scale = job.scale
+    wide, scale = min(PANEL, job.wide - column), job.scale
     for r in range(count):
-        at, line = (
-            (row + r) * job.out_row + head * job.out_head + column,
-            carray(floats(sums + 4 * r * PANEL), (wide,)),
-        )
+        at = (row + r) * job.out_row + head * job.out_head + column
+        here, there = sums + 4 * r * PANEL, job.out + at * size_of(kind)
+        line = carray(floats(here), (wide,))
         if job.exact:
             exact = carray(floats(job.out + 4 * at), (wide,))
             for d in range(wide):
                 exact[d] = line[d] * scale
-        else:
-            out = carray(typed(kind, job.out + at * size_of(kind)), (wide,))
+            continue
+        for d in range(wide):
+            line[d] *= scale
+        if wide < PANEL or not narrow_panel(kind, here, there):
+            out = carray(typed(kind, there), (wide,))
             for d in range(wide):
-                out[d] = narrow(line[d] * scale, out[d])
+                out[d] = narrow(line[d], out[d])
 
 
 @numba.njit(fastmath={"contract"})
@@ -110,28 +86,24 @@ def _together(job, head):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(fastmath={"contract"})
-def _panel(kind, job, x, step, weight, sums, head, column):  # type: ignore[no-untyped-def]
-    """Multiply all rows with one panel. x: address of
-    the head's rows; step: their stride in words."""
-    row, depth = 0, job.depth
-    while row < job.rows:
-        left, a = job.rows - row, x + 4 * row * step
-        if left >= MOST:
-            _most(kind, a, step, weight, sums, depth)
-            count = MOST
-        elif left >= FEW:
-            _few(kind, a, step, weight, sums, depth)
-            count = FEW
-        else:
-            _one(kind, a, step, weight, sums, depth)
-            count = 1
+def _panel(  # type: ignore[no-untyped-def]
+    tiles, kind, job, x, step, row, past, weight, sums, head, column
+):
+    """Multiply rows row .. past with one panel.
+
+    Args:
+        x: address of the head's rows
+        step: their stride in words
+    """
+    while row < past:
+        at = x + 4 * row * step
+        count = some_rows(tiles, kind, at, step, weight, sums, job.depth, past - row)
         _keep(kind, job, sums, row, count, head, column)
         row += count
 
 
-def by_head(kind):  # type: ignore[no-untyped-def]
-    """Make the kernel."""
-    job = _job(kind)
+@numba.njit(fastmath={"contract"})
+def _items(tiles, kind, job):  # type: ignore[no-untyped-def]
     panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
     sums = scratch()
     while True:
@@ -141,7 +113,26 @@ def by_head(kind):  # type: ignore[no-untyped-def]
         x, step = job.x + 4 * head * job.x_head, job.x_row
         if job.together:
             x, step = _together(job, head), job.depth
-        for n in range(panels):
-            _panel(
-                kind, job, x, step, job.weight + (head * panels + n) * panel, sums, head, n * PANEL
-            )
+        row = 0
+        while row < job.rows:
+            block = row + row_block(tiles, job.depth, job.rows - row)
+            for n in range(panels):
+                weight = job.weight + (head * panels + n) * panel
+                _panel(tiles, kind, job, x, step, row, block, weight, sums, head, n * PANEL)
+            row = block
+
+
+def by_head(kind):  # type: ignore[no-untyped-def]
+    """Make the kernel."""
+    _items(False, kind, _job(kind))
+
+
+@numba.njit(fastmath={"contract"})
+def _between(kind, before):  # type: ignore[no-untyped-def]
+    _items(True, kind, _job(kind))
+    amx.end_tiles(before)
+
+
+def by_head_on_amx(kind):  # type: ignore[no-untyped-def]
+    """Make the kernel for bfloat16, if the processor has tile registers."""
+    _between(kind, amx.begin_tiles())

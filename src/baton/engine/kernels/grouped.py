@@ -1,11 +1,10 @@
 """Products with several matrices of one size, each over its own rows: out[m] = x[m] W[m] + b[m].
 
-    W[m]       [out, in]  ─▶  panels, as in by_head.py
+    W[m]       [out, in]  ─▶  panels, as in panels.py
     an item    SHARE panels of one matrix with rows; each panel stays in the cache while its rows
-    pass
+               pass, and these do while the panels of the item pass
 
-Matrices without rows are not read. Sums are float32, in the order of the depth for any number of
-rows, and rounded once to the stored type.
+Matrices without rows are not read. Sums are as in panels.py, and rounded once to the stored type.
 """
 
 import ctypes
@@ -13,14 +12,13 @@ import ctypes
 import numba
 from numba.np.numpy_support import carray
 
-from baton.engine.kernels.by_head import FEW
+from baton.engine.kernels import amx
 from baton.engine.kernels.job import Job, fields, reader
 from baton.engine.kernels.machine import floats, narrow, size_of, take, typed, widen
-from baton.engine.kernels.vectors import PANEL, scratch, tile_of, unit_of
-from baton.engine.kernels.vectors import ROWS as MOST
+from baton.engine.kernels.panels import row_block, some_rows
+from baton.engine.kernels.vectors import PANEL, narrow_panel, scratch, unit_of
 
 SHARE = 4
-_most, _few, _one = (tile_of(rows, widened=True) for rows in (MOST, FEW, 1))
 
 
 @fields
@@ -66,40 +64,32 @@ _job, _matrix = reader(GroupedJob), reader(CMatrix)
 @numba.njit(fastmath={"contract"})
 def _keep(kind, job, sums, row, count, column, bias):  # type: ignore[no-untyped-def]
     wide, size = min(PANEL, job.wide - column), size_of(kind)
+    more = carray(typed(kind, bias + column * size), (wide if bias else 0,))
     for r in range(count):
-        out = carray(typed(kind, job.out + ((row + r) * job.wide + column) * size), (wide,))
-        line = carray(floats(sums + 4 * r * PANEL), (wide,))
+        there, here = job.out + ((row + r) * job.wide + column) * size, sums + 4 * r * PANEL
+        line = carray(floats(here), (wide,))
         if bias:
-            more = carray(typed(kind, bias + column * size), (wide,))
             for d in range(wide):
-                out[d] = narrow(line[d] + widen(more[d]), out[d])
-        else:
+                line[d] += widen(more[d])
+        if wide < PANEL or not narrow_panel(kind, here, there):
+            out = carray(typed(kind, there), (wide,))
             for d in range(wide):
                 out[d] = narrow(line[d], out[d])
 
 
 @numba.njit(fastmath={"contract"})
-def _panel(kind, job, matrix, weight, column, sums):  # type: ignore[no-untyped-def]
-    """Multiply all rows of a matrix with one panel."""
-    row, past, depth = matrix.first, matrix.first + matrix.rows, job.depth
+def _panel(tiles, kind, job, row, past, bias, weight, column, sums):  # type: ignore[no-untyped-def]
+    """Multiply rows row .. past with one panel."""
+    depth = job.depth
     while row < past:
         x = job.x + 4 * row * depth
-        if past - row >= MOST:
-            _most(kind, x, depth, weight, sums, depth)
-            count = MOST
-        elif past - row >= FEW:
-            _few(kind, x, depth, weight, sums, depth)
-            count = FEW
-        else:
-            _one(kind, x, depth, weight, sums, depth)
-            count = 1
-        _keep(kind, job, sums, row, count, column, matrix.bias)
+        count = some_rows(tiles, kind, x, depth, weight, sums, depth, past - row)
+        _keep(kind, job, sums, row, count, column, bias)
         row += count
 
 
-def grouped(kind):  # type: ignore[no-untyped-def]
-    """Make the kernel."""
-    job = _job(kind)
+@numba.njit(fastmath={"contract"})
+def _items(tiles, kind, job):  # type: ignore[no-untyped-def]
     panels, panel = (job.wide + PANEL - 1) // PANEL, job.depth * PANEL * unit_of(kind)
     shares, sums = (panels + SHARE - 1) // SHARE, scratch()
     while True:
@@ -108,5 +98,26 @@ def grouped(kind):  # type: ignore[no-untyped-def]
             return
         matrix = _matrix(job.matrices + item // shares * MATRIX_BYTES)
         begin = item % shares * SHARE
-        for n in range(begin, min(begin + SHARE, panels)):
-            _panel(kind, job, matrix, matrix.weight + n * panel, n * PANEL, sums)
+        row, past = matrix.first, matrix.first + matrix.rows
+        while row < past:
+            block = row + row_block(tiles, job.depth, past - row)
+            for n in range(begin, min(begin + SHARE, panels)):
+                weight = matrix.weight + n * panel
+                _panel(tiles, kind, job, row, block, matrix.bias, weight, n * PANEL, sums)
+            row = block
+
+
+def grouped(kind):  # type: ignore[no-untyped-def]
+    """Make the kernel."""
+    _items(False, kind, _job(kind))
+
+
+@numba.njit(fastmath={"contract"})
+def _between(kind, before):  # type: ignore[no-untyped-def]
+    _items(True, kind, _job(kind))
+    amx.end_tiles(before)
+
+
+def grouped_on_amx(kind):  # type: ignore[no-untyped-def]
+    """Make the kernel for bfloat16, if the processor has tile registers."""
+    _between(kind, amx.begin_tiles())

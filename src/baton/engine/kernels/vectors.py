@@ -19,7 +19,7 @@ PAIRS = bool(_FEATURES.get("avx512bf16"))
 LANES = 16 if _FEATURES.get("avx512f") else 8
 PANEL = 2 * LANES  # columns of a product's tile
 ROWS = 12 if LANES == 16 else 6  # rows of a product's tile: 2 * ROWS sums fill the registers
-SCRATCH = ROWS * PANEL  # sums of a tile
+SCRATCH = 32 * PANEL  # sums of the tile with most rows, that of amx.py
 HEADS = 4  # query heads that `blend` computes together
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -238,6 +238,29 @@ def scratch(context: Any) -> Any:
         return builder.ptrtoint(place, I64)
 
     return types.int64(), build
+
+
+@intrinsic
+def narrow_panel(context: Any, like: Any, sums: Any, out: Any) -> Any:
+    """Round PANEL float32 to bfloat16, if `like` is that and the processor has an instruction for
+    it; returns whether. `sums` and `out` are int64 addresses."""
+    fits = PAIRS and like.dtype == types.uint16
+
+    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        if fits:
+            half = ir.VectorType(_BFloat(), LANES)
+            call = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(half, (FLOATS,)),
+                "llvm.x86.avx512bf16.cvtneps2bf16.512",
+            )
+            for j in (0, 1):
+                line = builder.load(_pointer(builder, args[1], I64(j * LANES), FLOATS), align=4)
+                place = _pointer(builder, args[2], I64(j * LANES), half, 2)
+                builder.store(builder.call(call, (line,)), place, align=2)
+        return ir.Constant(ir.IntType(1), int(fits))
+
+    return types.boolean(like, types.int64, types.int64), build
 
 
 @intrinsic
