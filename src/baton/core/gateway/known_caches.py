@@ -140,6 +140,7 @@ class KnownCaches:
             for index in (self._cached, self._coming) if coming else (self._cached,):
                 depths = index.ends(chain) if kind.ends else index.depths(chain)
                 for slot, depth in depths.items():
-                    if (i := slots.get(slot)) is not None:
-                        found[i] = max(found[i], depth * kind.tokens)
+                    have = depth * kind.tokens
+                    if (i := slots.get(slot)) is not None and have > found[i]:
+                        found[i] = have
         return found

@@ -109,7 +109,8 @@ class RegisteredWorker:
 
     def seems_stuck(self, now: Micros) -> bool:
         """Return whether the worker was asked to end an epoch, and has not done so for a while."""
-        return any(now > since + STUCK_US for since in self._owes.values())
+        # it seldom owes any, and every worker is asked for every request
+        return bool(self._owes) and any(now > since + STUCK_US for since in self._owes.values())
 
     def _count(self) -> None:
         """Note how many rooms are open at the worker: ours, and those of other gateways, as far as
