@@ -52,7 +52,7 @@ def test_loads_are_fractions_of_what_two_workers_carry():
     assert {576 <= row.input_tokens <= 960 for row in most.rows} == {True}
 
     def best(one):
-        divided = (planned(profile(), one.rows, name).served for name in LAYOUTS)
+        divided = (planned(profile(), one.rows, name, cores=None).served for name in LAYOUTS)
         return max(sum(is_met(s, one.slos) for s in served) / len(served) for served in divided)
 
     assert best(low) > 0.95
@@ -60,8 +60,8 @@ def test_loads_are_fractions_of_what_two_workers_carry():
 
 
 def test_a_service_that_is_as_planned_has_no_error(load):
-    plans = {name: planned(profile(), load.rows, name) for name in LAYOUTS}
-    row = report.compared(load, plans, runs(plans, [1.0, 1.0]))
+    plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
+    row = report.compared(load, plans, plans, runs(plans, [1.0, 1.0]))
     found = report.document([row], profile(), {})["errors"]
     assert found["attained_error"] == {"median": 0, "worst": 0}
     assert found["ttft_error"]["worst"] == pytest.approx(0, abs=1e-4)
@@ -70,13 +70,14 @@ def test_a_service_that_is_as_planned_has_no_error(load):
 
 
 def test_a_slower_service_shows_as_a_ratio_below_one_and_rounds_as_their_spread(load):
-    plans = {name: planned(profile(), load.rows, name) for name in LAYOUTS}
-    row = report.compared(load, plans, runs(plans, [1.9, 2.1]))
+    plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
+    row = report.compared(load, plans, plans, runs(plans, [1.9, 2.1]))
     for cell in row["layouts"].values():
-        assert 0.45 < cell["ttft_ratio"] < 0.55
-        assert cell["attained_error"] >= 0
+        assert 0.45 < cell["planned"]["ttft"] / cell["measured"]["ttft"] < 0.55
+        assert cell["planned"]["attained"] >= cell["measured"]["attained"]
     found = report.document([row], profile(), {})
     assert found["errors"]["ttft_between_rounds"] == pytest.approx(2.1 / 1.9 - 1, abs=0.01)
+    assert 0.45 < found["errors"]["tpot_error"]["median"] < 0.55
     assert "| mixed |" in report.table(found)
 
 

@@ -2,10 +2,11 @@
 
     python -m tools.held_out --out docs/benchmarks/held_out      (about 35 minutes; nothing else should run)
 
-A profile is measured first. Three mixes of requests come at fractions of the rate that two workers
-carry by the plan: to 1 prefill and 1 decode worker, and to 2 unified ones, each of one thread on a
-core of its own. Gateway and client have no cores of their own. Each load is served in two rounds,
-in the order split, unified, unified, split; the plan is asked for the very same requests.
+A profile is measured first, and the processor time of gateway and client. Three mixes of requests
+come at fractions of the rate that two workers carry by the plan: to 1 prefill and 1 decode worker,
+and to 2 unified ones, each of one thread on a core of its own. Gateway and client have no cores of
+their own. Each load is served in two rounds, in the order split, unified, unified, split; the plan
+is asked for the very same requests.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from tools.held_out import report
-from tools.held_out.live import LiveRun, measured, running
+from tools.held_out.live import LiveRun, measured, running, with_host_times
 from tools.held_out.loads import LAYOUTS, MIXES, HeldOutLoad, held_out, planned
 from tools.peers.__main__ import processor
 
@@ -42,7 +43,7 @@ def fresh_profile(model: str, seconds: float) -> MachineProfile:
         command = [*BATON, "plan", "measure", "--model", model, "--threads", "1", *ENGINE]
         command += ["--seconds", str(seconds), "--out", str(out)]
         subprocess.run(command, check=True)
-        return read_profile(out)
+        return with_host_times(read_profile(out), model, ENGINE)
 
 
 @contextmanager
@@ -113,7 +114,10 @@ def main() -> None:
         else read_profile(args.profile)
     )
     loads = held_out(profile, args.mixes, args.fractions, seconds=args.seconds)
-    plans = {str(load): {n: planned(profile, load.rows, n) for n in LAYOUTS} for load in loads}
+    plans, apart = (
+        {str(load): {n: planned(profile, load.rows, n, cores=c) for n in LAYOUTS} for load in loads}
+        for c in (len(available_cores()), None)
+    )
     for load in loads:
         print(f"{load}: {len(load.rows)} requests, SLOs {load.slos}", file=sys.stderr, flush=True)
     rounds = serve_all(loads, args.model, ORDER)
@@ -124,7 +128,10 @@ def main() -> None:
         "model": args.model,
         "dtype": "bfloat16",
     }
-    rows = [report.compared(load, plans[str(load)], rounds[str(load)]) for load in loads]
+    rows = [
+        report.compared(load, plans[str(load)], apart[str(load)], rounds[str(load)])
+        for load in loads
+    ]
     found = report.document(rows, profile, machine)
     Console(width=200).print(report.table(found), markup=False, highlight=False)
     if args.out is not None:

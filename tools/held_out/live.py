@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 import msgspec
+import numpy as np
 import psutil
 from tools.gateway_rate import free_port
 from tools.held_out.loads import HeldOutLoad
@@ -16,11 +17,13 @@ from baton.dev.bench.client import RequestOutcome, Target
 from baton.dev.bench.load import SendSchedule, Tell, drive
 from baton.dev.bench.service import BATON, START_S, Service, serving
 from baton.dev.bench.workload import Item, Shape, TraceRow, random_items
+from baton.dev.fleet.profile import MachineProfile
 from baton.dev.fleet.served_request import ServedRequest
+from baton.dev.profiling.least_squares import not_negative
 
 SHAPE = Shape(seed=0, low=100, high=20_000)  # token ids of prompts
 WARM_UPS = 3  # requests of each load's mix that are not counted
-CLIENT = "client"
+CLIENT, GATEWAY = "client", "gateway"
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +103,24 @@ def measured(
         seconds=seconds,
         cores={name: (s - before.get(name, 0.0)) / seconds for name, s in after.items()},
     )
+
+
+def with_host_times(profile: MachineProfile, model: str, flags: Sequence[str]) -> MachineProfile:
+    """Measure the processor time of gateway and client for each request and each token, with
+    answers of two lengths."""
+    columns, spent = [], []
+    with running("split", model, flags) as (target, service):
+        for answer, count in ((1, 48), (48, 12), (1, 96), (48, 24)):
+            items = [one for n in range(count) for one in _items(64, answer, f"host {answer} {n}")]
+            before, began = _spent(service), time.monotonic()
+            drive(target, items, SendSchedule((0.0,) * count, 4), warm_up=(), tell=lambda _: None)
+            after, seconds = _spent(service), time.monotonic() - began
+            columns.append([float(count), float(count * answer), seconds])
+            spent.append(1e6 * sum(after[name] - before[name] for name in (GATEWAY, CLIENT)))
+    # the third is what a gateway does even if nobody asks for anything
+    request, reply, _ = not_negative(np.array(columns), np.array(spent)).tolist()
+    host = msgspec.structs.replace(profile.host, request_us=request, reply_us=reply)
+    return msgspec.structs.replace(profile, host=host)
 
 
 def _items(prompt: int, answer: int, purpose: str) -> list[Item]:

@@ -51,16 +51,21 @@ def mix_of(name: str, *, rate: float, count: int) -> PoissonMix:
     return PoissonMix(parts=MIXES[name], rate=rate, count=count, range_ratio=RANGE_RATIO)
 
 
-def planned(profile: MachineProfile, rows: Sequence[TraceRow], layout: str) -> ServedDivision:
-    """Return what becomes of requests by the plan. Nothing is cached: no two prompts are alike."""
-    load = planned_load(profile, [rows], FleetSettings(prefix_cache=False))
+def planned(
+    profile: MachineProfile, rows: Sequence[TraceRow], layout: str, *, cores: int | None
+) -> ServedDivision:
+    """Return what becomes of requests by the plan. Nothing is cached: no two prompts are alike.
+
+    cores: of the machine that all processes share; None as if they did not
+    """
+    load = planned_load(profile, [rows], FleetSettings(prefix_cache=False, cores=cores))
     return load.serve(DividedRun(1.0, LAYOUTS[layout]))
 
 
 def slos_of(profile: MachineProfile, name: str) -> dict[str, float]:
     """Return limits in milliseconds, from the plan of requests that come one at a time."""
     rows = mix_of(name, rate=0.01, count=20).rows(SEED)
-    served = planned(profile, rows, "unified").served
+    served = planned(profile, rows, "unified", cores=None).served
     firsts = sorted(one.ttft_us or 0 for one in served)
     each = sorted(one.tpot_us for one in served)
     middle = len(served) // 2
@@ -78,7 +83,7 @@ def carried(
 
     def enough(rate: float) -> bool:
         rows = mix_of(name, rate=rate, count=tried).rows(SEED + 1)
-        divided = (planned(profile, rows, layout).served for layout in LAYOUTS)
+        divided = (planned(profile, rows, layout, cores=None).served for layout in LAYOUTS)
         return any(sum(is_met(one, slos) for one in served) >= ENOUGH * tried for served in divided)
 
     low = 0.05

@@ -44,6 +44,7 @@ from baton.core.scheduler.room import LeaderSettings, RoomState
 from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
 from baton.dev.fleet.network import FleetNetwork
 from baton.dev.fleet.profile import ELEMENT_BYTES, MachineProfile
+from baton.dev.fleet.shared_cores import SharedCores
 from baton.dev.fleet.timed_engine import DRAWN, TimedEngine, blank_sums
 from baton.dev.fleet.virtual_clock import VirtualClock
 
@@ -66,9 +67,11 @@ class FleetWorker:
         send: Callable[[Boot, Boot, AnyMessage], None],
         prefix_cache: bool,
         most_steps: int,
+        cores: SharedCores | None,
     ) -> None:
         """send: takes sender, receiver and message
-        most_steps: how many steps in succession the core is not asked about at most"""
+        most_steps: how many steps in succession the core is not asked about at most
+        cores: of the machine, if workers share them"""
         self.boot, self.role, self._profile = boot, role, profile
         self._clock, self._network, self._send = clock, network, send
         self._most_steps = most_steps
@@ -89,7 +92,7 @@ class FleetWorker:
         self.rank = RankCore(
             rank=Rank(0), boot=boot, placements=[manifest.placement(0)], seal=manifest.seal
         )
-        self.engine = TimedEngine(profile.step_times, clock, tell=self._computed)
+        self.engine = TimedEngine(profile.step_times, clock, tell=self._computed, cores=cores)
         self._inbox: deque[LeaderEvent] = deque()
         self._wakes_at: Micros | None = None
 

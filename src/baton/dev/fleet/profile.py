@@ -52,16 +52,27 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HostTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the core takes between two steps, in microseconds: it decides about the next one when it
-    has heard of the last.
+    """What a machine does besides the steps. Times in microseconds.
+
+    The core decides about the next step when it has heard of the last. The others count only where
+    all workers, the gateway and the clients share one machine's cores (`FleetSettings.cores`).
 
     Attributes:
-        turn_us: for each step
-        row_us: for each answer of which the step generates a token
+        turn_us: of the core, for each step
+        row_us: of the core, for each answer of which the step generates a token
+        request_us: processor time of gateway and client for each request, before it is computed
+        reply_us: processor time of both for each token
+        threads: cores that a step takes
+        contention: by how much of its time a step takes longer for each other worker that computes
+            on the same machine at that time
     """
 
     turn_us: Time = 0.0
     row_us: Time = 0.0
+    request_us: Time = 0.0
+    reply_us: Time = 0.0
+    threads: Count = 1
+    contention: Time = 0.0
 
 
 class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from baton.core.ids import TokenId
 from baton.core.messages import Drawn
 from baton.core.work import Batch, BatchDone, RowDone
 from baton.dev.fleet.profile import StepTimes
+from baton.dev.fleet.shared_cores import SharedCores
 from baton.dev.fleet.virtual_clock import VirtualClock
 
 DRAWN = Drawn(TokenId(1), None, ())
@@ -47,9 +48,11 @@ class TimedEngine:
         clock: VirtualClock,
         *,
         tell: Callable[[BatchDone, Batch, int], None],
+        cores: SharedCores | None = None,
     ) -> None:
-        """tell: takes the end of a batch, the batch, and how many steps in succession it was"""
-        self._times, self._clock, self._tell = times, clock, tell
+        """tell: takes the end of a batch, the batch, and how many steps in succession it was
+        cores: for which it competes; None if it has cores of its own"""
+        self._times, self._clock, self._tell, self._cores = times, clock, tell, cores
         self._under_way: TimedBatch | None = None
         self._ended_at = 0.0  # when the last batch ended
         self.busy_us = 0.0
@@ -63,7 +66,11 @@ class TimedEngine:
             now = self._ended_at  # the clock has whole microseconds, and steps would drift by them
         us = self._times.of(batch.rows) if steps == 1 else self._times.generating(batch.rows, steps)
         self._under_way = TimedBatch(batch, now, steps, now + us)
-        self._clock.at(now + us, self._ended, self._under_way)
+        if self._cores is None:
+            self._clock.at(now + us, self._ended, self._under_way)
+        else:
+            assert steps == 1, "how long several take is not known before"
+            self._cores.step(us, self._ended_late)
 
     def interrupt(self) -> tuple[Batch, int] | None:
         """Something happens that the next step may depend on: of several steps in succession, the
@@ -85,6 +92,13 @@ class TimedEngine:
         self.steps += low - 1
         self._clock.at(ends, self._ended, self._under_way)
         return found.batch, low - 1
+
+    def _ended_late(self) -> None:
+        """A step has ended that had to share its cores."""
+        batch = self._under_way
+        assert batch is not None, "it is computed"
+        self._under_way = TimedBatch(batch.batch, batch.began, 1, float(self._clock.now))
+        self._ended(self._under_way)
 
     def _ended(self, batch: TimedBatch) -> None:
         if batch is not self._under_way:
