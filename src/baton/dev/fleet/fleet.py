@@ -5,11 +5,12 @@ as they are shipped. Only computing and reading are modelled.
        ▲          ▲                  └──Credits, CacheChanged, Admitted, FirstToken, Tokens──▶ Front
     a trace       └── all messages take the profile's message_us
 
-Left out: everything that fails (docs/planning.md).
+Workers may come and go. Left out: everything that fails (docs/planning.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count
 
 import msgspec
 
@@ -17,9 +18,11 @@ from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import (
+    DrainAsked,
     FrontEvent,
     GatewayConnected,
     MessageReceived,
+    PeerLost,
     Submitted,
     TimerDue,
 )
@@ -90,23 +93,39 @@ class Fleet:
         self._start = Micros(0)  # when the first of them came, or is to come
         self._open: dict[RequestId, ServedRequest] = {}
         self.served: list[ServedRequest] = []
-        self.workers = {
-            boot: FleetWorker(
-                boot,
-                role,
-                profile,
-                clock=self.clock,
-                network=self.network,
-                send=self._send,
-                prefix_cache=settings.prefix_cache,
-                most_steps=settings.most_steps if settings.cores is None else 1,
-                cores=self._cores,
-            )
-            for i, role in enumerate(roles)
-            for boot in (Boot(i + 2),)
-        }
-        for worker in self.workers.values():
-            worker.take(GatewayConnected(self.GATEWAY))
+        self._boots = count(self.GATEWAY + 1)
+        self._profile = profile
+        self.workers: dict[Boot, FleetWorker] = {}
+        for role in roles:
+            self.add(role)
+
+    def add(self, role: str) -> None:
+        """Start a worker, which is there at once."""
+        boot = Boot(next(self._boots))
+        self.workers[boot] = FleetWorker(
+            boot,
+            role,
+            self._profile,
+            clock=self.clock,
+            network=self.network,
+            send=self._send,
+            leave=self._leave,
+            prefix_cache=self._settings.prefix_cache,
+            most_steps=self._settings.most_steps if self._settings.cores is None else 1,
+            cores=self._cores,
+        )
+        self.workers[boot].take(GatewayConnected(self.GATEWAY))
+
+    def drain(self, boot: Boot) -> None:
+        """Have a worker leave when the requests that it has have ended."""
+        self.workers[boot].take(DrainAsked())
+
+    def _leave(self, boot: Boot) -> None:
+        del self.workers[boot]
+        lost = PeerLost(boot, "it has left")
+        self._front(lost)
+        for worker in list(self.workers.values()):
+            worker.take(lost)
 
     def serve(self, requests: Iterable[FleetRequest]) -> list[ServedRequest]:
         """Serve requests at their times until all have ended; they come in the order of these, and
@@ -174,7 +193,12 @@ class Fleet:
         if target == self.GATEWAY:
             self.clock.at(when, self._front, event)
         else:
-            self.clock.at(when, self.workers[target].take, event)
+            self.clock.at(when, self._deliver, target, event)
+
+    def _deliver(self, target: Boot, event: MessageReceived) -> None:
+        worker = self.workers.get(target)
+        if worker is not None:  # else it has left meanwhile
+            worker.take(event)
 
     def _front(self, event: FrontEvent) -> None:
         for effect in self.front.step(event, self.clock.now):
