@@ -94,7 +94,9 @@ class FleetWorker:
         self.rank = RankCore(
             rank=Rank(0), boot=boot, placements=[manifest.placement(0)], seal=manifest.seal
         )
-        self.engine = TimedEngine(profile.step_times, clock, tell=self._computed, cores=cores)
+        self.engine = TimedEngine(
+            profile.step_times, clock, tell=self._computed, cores=cores, drafts=profile.drafts
+        )
         self._inbox: deque[LeaderEvent] = deque()
         self._wakes_at: Micros | None = None
 

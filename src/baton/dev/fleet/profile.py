@@ -123,6 +123,23 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_rooms: Count
 
 
+class DraftGain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What drafts gain and cost (`--speculative-config`), as the operator has measured it.
+
+    Attributes:
+        accepted_per_step: drafted tokens of an answer that a step accepts, on average
+        step_cost: the time of a step with drafts, as a multiple of one without
+    """
+
+    accepted_per_step: Time
+    step_cost: Annotated[float, msgspec.Meta(ge=1)]
+
+    @property
+    def factor(self) -> float:
+        """The time for each token, as a multiple of that without drafts."""
+        return self.step_cost / (1 + self.accepted_per_step)
+
+
 class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How well the times of a profile describe what was measured.
 
@@ -141,6 +158,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One worker.
 
     Attributes:
+        drafts: None if nothing is drafted
         fit: how well the times describe what was measured, by what that was; None for figures that
             were not measured
     """
@@ -151,6 +169,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory: WorkerMemory
     limits: StepLimits
     host: HostTimes = HostTimes()
+    drafts: DraftGain | None = None
     fit: dict[str, FitQuality] | None = None
 
     @property
