@@ -2,21 +2,28 @@
 where it comes to rest with the fewest workers that meet the SLOs.
 
     python -m tools.scaling_signal --rates 1,2,4,8
+    python -m tools.scaling_signal --rates 1,4,6,2 --changing --seconds 600
 
 From one prefill and one decode worker, and from many, the signal is followed until it wants what is
 there: each time a fleet serves the same mix for some minutes, and the next one has the workers that
 were wanted at its end. For the same mix, splits are tried in the order of their number of workers,
 until one meets the SLOs for most requests.
+
+With --changing the rates follow each other in one run, and workers come and go as an autoscaler has
+them that looks every 15 seconds (as Kubernetes' HorizontalPodAutoscaler does): a new one serves
+after --start-s, one that is not wanted any more drains.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from baton.core.gateway.request import DECODE, PREFILL
-from baton.core.ids import Micros
+from baton.core.ids import Boot, Micros
 from baton.dev.fleet.fleet import Fleet, FleetSettings
 from baton.dev.fleet.profile import MachineProfile, StepLimits, StepTimes, WireTimes, WorkerMemory
 from baton.dev.planning.judging import is_met
@@ -37,6 +44,22 @@ SECOND_US = 1_000_000
 MOST_TURNS = 12
 
 Split = tuple[int, int]  # prefill and decode workers
+LOOKS_S = 15
+
+
+class Phase(NamedTuple):
+    """One rate of a load that changes.
+
+    Attributes:
+        ended: the workers at its end
+        mean: workers, over its time
+        met: share of its requests within the SLOs
+    """
+
+    rate: float
+    ended: Split
+    mean: float
+    met: float
 
 
 def fleet_of(split: Split) -> Fleet:
@@ -76,6 +99,69 @@ def followed(split: Split, mix: PoissonMix) -> tuple[Split, float]:
     return split, met
 
 
+class Autoscaler:
+    """Follows the signal while a fleet serves."""
+
+    def __init__(self, fleet: Fleet, start_s: int) -> None:
+        self._fleet, self._start_us = fleet, start_s * SECOND_US
+        self._signal, self._starting = ScalingSignal(), dict.fromkeys((PREFILL, DECODE), 0)
+        self.counts: list[Split] = []  # second by second
+
+    def look(self, second: int) -> None:
+        """Note what workers state, and follow it from time to time."""
+        fleet, front = self._fleet, self._fleet.front
+        loads = loads_of(front.workers(), front.credits())
+        queued = front.queue(fleet.clock.now).length
+        self._signal.sample(loads, queued=queued, at=fleet.clock.now / 1e6)
+        there = {role: self._lasting(role) for role in (PREFILL, DECODE)}
+        self.counts.append((len(there[PREFILL]), len(there[DECODE])))
+        if second % LOOKS_S == 0:
+            for role, demand in self._signal.wanted().items():
+                more = demand.wanted - len(there[role]) - self._starting[role]
+                for _ in range(more):
+                    self._starting[role] += 1
+                    fleet.clock.at(fleet.clock.now + self._start_us, self._start, role)
+                for boot in there[role][len(there[role]) + more :] if more < 0 else ():
+                    fleet.drain(boot)
+
+    def _start(self, role: str) -> None:
+        self._starting[role] -= 1
+        self._fleet.add(role)
+
+    def _lasting(self, role: str) -> list[Boot]:
+        return [
+            boot
+            for boot, worker in self._fleet.workers.items()
+            if worker.role == role and not worker.leader.worker.draining.on
+        ]
+
+
+def changing(mixes: Sequence[PoissonMix], seconds: int, start_s: int) -> list[Phase]:
+    """Serve mixes one after the other, each for so long, beginning with one worker of each role."""
+    rows = [
+        msgspec.structs.replace(row, number=number, at_s=row.at_s + place * seconds)
+        for number, (place, row) in enumerate(
+            (place, row) for place, mix in enumerate(mixes) for row in mix.rows(place)
+        )
+        if row.at_s is not None and row.at_s < seconds
+    ]
+    fleet = fleet_of((1, 1))
+    scaler = Autoscaler(fleet, start_s)
+    for second in range(2, len(mixes) * seconds):
+        fleet.clock.at(Micros(second * SECOND_US), scaler.look, second)
+    served, phases = fleet.serve(requests(rows)), list[Phase]()
+    for place, mix in enumerate(mixes):
+        inside = [
+            is_met(one, SLOS)
+            for row, one in zip(rows, served, strict=True)
+            if int(row.at_s // seconds) == place
+        ]
+        counts = scaler.counts[place * seconds : (place + 1) * seconds]
+        mean = sum(map(sum, counts)) / len(counts)
+        phases.append(Phase(mix.rate, counts[-1], mean, sum(inside) / len(inside)))
+    return phases
+
+
 def splits(most: int) -> Iterator[Split]:
     """Yield splits, those of few workers first."""
     for total in range(2, most + 1):
@@ -105,28 +191,52 @@ def main() -> None:
     parser.add_argument("--rates", default="1,2,4,8", help="requests a second")
     parser.add_argument("--input-len", type=int, default=384)
     parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--seconds", type=int, default=700, help="of each fleet")
+    parser.add_argument("--seconds", type=int, default=700, help="of each fleet, or each rate")
+    parser.add_argument(
+        "--changing", action="store_true", help="rates follow each other in one run"
+    )
+    parser.add_argument("--start-s", type=int, default=20, help="until a new worker serves")
     parser.add_argument("--most", type=int, default=12, help="workers of a split that is tried")
     args = parser.parse_args()
+    rates = [float(rate) for rate in args.rates.split(",")]
+    mixes = [
+        PoissonMix(
+            parts=(MixPart(args.input_len, args.output_len),),
+            rate=rate,
+            count=round((1.2 if args.changing else 1) * rate * args.seconds),
+            range_ratio=0.5,
+        )
+        for rate in rates
+    ]
+    Console().print(_changing(mixes, args) if args.changing else _resting(mixes, args))
+
+
+def _resting(mixes: Sequence[PoissonMix], args: argparse.Namespace) -> Table:
     table = Table(
         "requests/s", "fewest", "met", "wanted, from 1:1", "met", "wanted, from 8:8", "met"
     )
-    for rate in map(float, args.rates.split(",")):
-        mix = PoissonMix(
-            parts=(MixPart(args.input_len, args.output_len),),
-            rate=rate,
-            count=round(rate * args.seconds),
-            range_ratio=0.5,
-        )
+    for mix in mixes:
         found = [fewest(mix, args.most), followed((1, 1), mix), followed((8, 8), mix)]
         cells = [
             cell
             for split, met in found
             for cell in ("-" if split is None else "{}:{}".format(*split), f"{met:.1%}")
         ]
-        table.add_row(f"{rate:g}", *cells)
-        Console(stderr=True).print(rate, cells)
-    Console().print(table)
+        table.add_row(f"{mix.rate:g}", *cells)
+        Console(stderr=True).print(mix.rate, cells)
+    return table
+
+
+def _changing(mixes: Sequence[PoissonMix], args: argparse.Namespace) -> Table:
+    table = Table("requests/s", "fewest", "met", "workers at the end", "mean", "met")
+    for mix, phase in zip(mixes, changing(mixes, args.seconds, args.start_s), strict=True):
+        split, met = fewest(mix, args.most)
+        shown = "-" if split is None else "{}:{}".format(*split)
+        ended = "{}:{}".format(*phase.ended)
+        table.add_row(
+            f"{mix.rate:g}", shown, f"{met:.1%}", ended, f"{phase.mean:.1f}", f"{phase.met:.1%}"
+        )
+    return table
 
 
 if __name__ == "__main__":

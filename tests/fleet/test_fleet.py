@@ -3,12 +3,13 @@ the profile's parts, and steps in succession change nothing."""
 
 import random
 
+import msgspec
 import pytest
 from tests.fleet.build import MESSAGE_US, mix, one, profile, rest, serve, split, times
 
 from baton.core.ids import TokenId
-from baton.dev.fleet.fleet import FleetRequest
-from baton.dev.fleet.profile import MachineProfile
+from baton.dev.fleet.fleet import Fleet, FleetRequest, FleetSettings
+from baton.dev.fleet.profile import DraftGain, MachineProfile
 
 UNIFIED = ("unified", "unified")
 ROLES = [UNIFIED, split(1, 1), split(1, 2), split(2, 1)]
@@ -109,6 +110,44 @@ def test_steps_in_succession_change_nothing(roles, pages):
     engines = [[w.engine for w in fleet.workers.values()] for fleet in (single, several)]
     assert [e.steps for e in engines[0]] == [e.steps for e in engines[1]]
     assert sum(e.turns for e in engines[1]) < sum(e.turns for e in engines[0]) / 2
+
+
+@pytest.mark.parametrize("most_steps", [1, 64])
+@pytest.mark.parametrize("roles", [("unified",), split(1, 1)])
+def test_drafts_make_tokens_cheaper_and_prompts_not(roles, most_steps):
+    machine, (prompt, answer) = profile(), (400, 60)
+    drafting = msgspec.structs.replace(
+        machine, drafts=DraftGain(accepted_per_step=1.5, step_cost=1.25)
+    )
+    _, (plain,) = serve(roles, one(prompt, answer), machine, most_steps=most_steps)
+    _, (drafted,) = serve(roles, one(prompt, answer), drafting, most_steps=most_steps)
+    assert drafted.ttft_us == plain.ttft_us
+    saved = generating_us(machine, prompt, answer) * (1 - 1.25 / 2.5)
+    assert plain.last - drafted.last == pytest.approx(saved, abs=answer)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_workers_come_and_go_and_no_request_notices(seed):
+    chance = random.Random(seed)
+    machine = profile(pages=chance.choice([200, 4000]))
+    requests = mix(60, rate=8, prompt=300, answer=60, seed=seed)
+    fleet = Fleet(split(2, 2), machine, FleetSettings(most_steps=chance.choice([1, 64])))
+    first = list(fleet.workers)
+    for number, boot in enumerate(chance.sample(first, 2)):
+        role, at = fleet.workers[boot].role, chance.randint(1_500_000, 6_000_000)
+        fleet.clock.at(at, fleet.add, role)
+        fleet.clock.at(at + 500_000 * number, fleet.drain, boot)
+    served = fleet.serve(requests)
+    assert [(s.tokens, s.failure) for s in served] == [(r.output_tokens, "") for r in requests]
+    rest(fleet)
+    assert len(fleet.workers) == 4
+    assert sum(boot not in first for boot in fleet.workers) == 2
+    assert {w.manifest.role for w in fleet.front.workers()} == {"prefill", "decode"}
+    assert len(list(fleet.front.workers())) == 4
+    for worker in fleet.workers.values():
+        worker.leader.worker.ledger.audit()
+        assert worker.leader.worker.ledger.clean
+        assert worker.leader.kept() == worker.rank.kept() == {}
 
 
 def test_one_seed_gives_one_run():

@@ -86,20 +86,25 @@ class Router:
 
     @property
     def has_pair(self) -> bool:
-        """Whether there is a pair that a request can be given to."""
-        return bool(self._usable().partners)
+        """Whether there is a pair that a request can be given to. It is asked after every change,
+        while workers come too, so it does not look at all of them."""
+        return any(map(self._lasts, self.pairs)) or any(map(self._lasts, self._alone()))
+
+    def _alone(self) -> Iterator[Pair]:
+        """Yield the workers that need no other one."""
+        return ((b, b) for b, w in self._all.items() if w.serves_alone(local_prefill=self._local))
+
+    def _lasts(self, pair: Pair) -> bool:
+        """Whether neither side is about to leave."""
+        return not (self._all[pair[0]].draining or self._all[pair[1]].draining)
 
     def _usable(self) -> Usable:
         """Return who can be given a request."""
         if self._known is None or self._known_at != self.pairs.changes:
             self._known_at = self.pairs.changes
             found: dict[Boot, list[Boot]] = {}
-            alone = [
-                (b, b) for b, w in self._all.items() if w.serves_alone(local_prefill=self._local)
-            ]
-            for pair in (*alone, *self.pairs):
-                if not any(self._all[boot].draining for boot in pair):
-                    found.setdefault(pair[0], []).append(pair[1])
+            for pair in filter(self._lasts, (*self._alone(), *self.pairs)):
+                found.setdefault(pair[0], []).append(pair[1])
             partners = {source: self._list(some) for source, some in found.items()}
             targets = {b: self._all[b] for some in found.values() for b in some}
             self._known = Usable(self._list(list(found)), partners, list(targets.values()))

@@ -46,6 +46,7 @@ def plan(
     profile: opt.Profile,
     trace: opt.Trace = None,
     divisions: opt.Divisions = None,
+    cores: opt.Cores = None,
     attainment: opt.Attainment = 0.9,
     prefix_caching: opt.PrefixCache = True,
     routing_policy: opt.RoutingPolicy = "priced",
@@ -106,7 +107,9 @@ def plan(
         read_profile(profile),
         traffic,
         FleetSettings(
-            front=FrontSettings(routing_policy=routing_policy), prefix_cache=prefix_caching
+            front=FrontSettings(routing_policy=routing_policy),
+            prefix_cache=prefix_caching,
+            cores=cores,
         ),
         length_scale=length_scale,
     )

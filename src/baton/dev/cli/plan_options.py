@@ -49,6 +49,15 @@ Profile = Annotated[
         rich_help_panel=FLEET,
     ),
 ]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Cores of one machine that all workers, the gateway and the clients share.",
+        show_default="each has its own",
+        rich_help_panel=FLEET,
+    ),
+]
 Divisions = Annotated[
     str | None,
     typer.Option(

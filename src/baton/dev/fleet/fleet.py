@@ -5,10 +5,12 @@ as they are shipped. Only computing and reading are modelled.
        ▲          ▲                  └──Credits, CacheChanged, Admitted, FirstToken, Tokens──▶ Front
     a trace       └── all messages take the profile's message_us
 
-Left out: everything that fails, and what the host does besides (docs/planning.md).
+Workers may come and go. Left out: everything that fails (docs/planning.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
 
 import msgspec
 
@@ -16,9 +18,11 @@ from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.effects import Send
 from baton.core.errors import Overloaded
 from baton.core.events import (
+    DrainAsked,
     FrontEvent,
     GatewayConnected,
     MessageReceived,
+    PeerLost,
     Submitted,
     TimerDue,
 )
@@ -30,6 +34,7 @@ from baton.dev.fleet.fleet_worker import FleetWorker
 from baton.dev.fleet.network import FleetNetwork
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.fleet.served_request import ServedRequest
+from baton.dev.fleet.shared_cores import SharedCores
 from baton.dev.fleet.virtual_clock import VirtualClock
 
 SAMPLING = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
@@ -53,12 +58,15 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefix_cache: whether workers keep the pages of earlier prompts
         most_steps: steps in succession that the core is not asked about at most, as nothing changes
             between them; 1 asks it about each
+        cores: of one machine, which all workers, the gateway and the clients share; None if each
+            worker has its own, and the others do too. Steps are not skipped then
     """
 
     front: FrontSettings = FrontSettings()
     deadline_ms: int = 600_000
     prefix_cache: bool = True
     most_steps: int = 64
+    cores: int | None = None
 
 
 class Fleet:
@@ -73,28 +81,51 @@ class Fleet:
         self.clock = VirtualClock()
         self.network = FleetNetwork(profile.wire)
         self._settings, self._message_us = settings, profile.wire.message_us
+        self._host = profile.host
+        self._cores = (
+            None
+            if settings.cores is None
+            else SharedCores(settings.cores, profile.host, self.clock)
+        )
         self.front = Front(self.GATEWAY, settings.front)
         self._front_wakes_at: Micros | None = None
         self._coming: Iterator[FleetRequest] | None = None  # requests that have not come yet
         self._start = Micros(0)  # when the first of them came, or is to come
         self._open: dict[RequestId, ServedRequest] = {}
         self.served: list[ServedRequest] = []
-        self.workers = {
-            boot: FleetWorker(
-                boot,
-                role,
-                profile,
-                clock=self.clock,
-                network=self.network,
-                send=self._send,
-                prefix_cache=settings.prefix_cache,
-                most_steps=settings.most_steps,
-            )
-            for i, role in enumerate(roles)
-            for boot in (Boot(i + 2),)
-        }
-        for worker in self.workers.values():
-            worker.take(GatewayConnected(self.GATEWAY))
+        self._boots = count(self.GATEWAY + 1)
+        self._profile = profile
+        self.workers: dict[Boot, FleetWorker] = {}
+        for role in roles:
+            self.add(role)
+
+    def add(self, role: str) -> None:
+        """Start a worker, which is there at once."""
+        boot = Boot(next(self._boots))
+        self.workers[boot] = FleetWorker(
+            boot,
+            role,
+            self._profile,
+            clock=self.clock,
+            network=self.network,
+            send=self._send,
+            leave=self._leave,
+            prefix_cache=self._settings.prefix_cache,
+            most_steps=self._settings.most_steps if self._settings.cores is None else 1,
+            cores=self._cores,
+        )
+        self.workers[boot].take(GatewayConnected(self.GATEWAY))
+
+    def drain(self, boot: Boot) -> None:
+        """Have a worker leave when the requests that it has have ended."""
+        self.workers[boot].take(DrainAsked())
+
+    def _leave(self, boot: Boot) -> None:
+        del self.workers[boot]
+        lost = PeerLost(boot, "it has left")
+        self._front(lost)
+        for worker in list(self.workers.values()):
+            worker.take(lost)
 
     def serve(self, requests: Iterable[FleetRequest]) -> list[ServedRequest]:
         """Serve requests at their times until all have ended; they come in the order of these, and
@@ -123,10 +154,24 @@ class Fleet:
         self._open[number] = served
         self.served.append(served)
         limits = Limits(request.output_tokens, (), (), self._settings.deadline_ms)
+        submit = Submit(number, prompt, SAMPLING, limits)
+        if self._cores is None:
+            self._submit(submit)
+        else:
+            self._cores.serve(self._host.request_us, partial(self._submit, submit))
+
+    def _submit(self, submit: Submit) -> None:
         try:
-            self._front(Submitted(Submit(number, prompt, SAMPLING, limits), Room(f"{number:032x}")))
+            self._front(Submitted(submit, Room(f"{submit.request:032x}")))
         except Overloaded as error:
-            self._open.pop(number).failure = str(error)
+            self._open.pop(submit.request).failure = str(error)
+
+    def _say(self, heard: Emit | Finish | Fail) -> None:
+        if self._cores is None:
+            self._hear(heard)
+        else:
+            tokens = len(heard.drawn) if isinstance(heard, Emit) else 0
+            self._cores.serve(tokens * self._host.reply_us, partial(self._hear, heard))
 
     def _hear(self, heard: Emit | Finish | Fail) -> None:
         served = self._open[heard.request]
@@ -148,7 +193,12 @@ class Fleet:
         if target == self.GATEWAY:
             self.clock.at(when, self._front, event)
         else:
-            self.clock.at(when, self.workers[target].take, event)
+            self.clock.at(when, self._deliver, target, event)
+
+    def _deliver(self, target: Boot, event: MessageReceived) -> None:
+        worker = self.workers.get(target)
+        if worker is not None:  # else it has left meanwhile
+            worker.take(event)
 
     def _front(self, event: FrontEvent) -> None:
         for effect in self.front.step(event, self.clock.now):
@@ -156,7 +206,7 @@ class Fleet:
                 case Send():
                     self._send(self.GATEWAY, effect.to, effect.message)
                 case Say():
-                    self._hear(effect.heard)
+                    self._say(effect.heard)
         wake = self.front.next_wake()
         if wake is not None and (self._front_wakes_at is None or wake < self._front_wakes_at):
             self._front_wakes_at = wake

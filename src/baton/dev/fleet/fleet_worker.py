@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from baton.core.agreement import Report
-from baton.core.effects import Dial, Effect, Issue, Send
+from baton.core.effects import Dial, Effect, HangUp, Issue, Leave, Send
 from baton.core.errors import Bug
 from baton.core.events import (
     LeaderEvent,
@@ -44,6 +44,7 @@ from baton.core.scheduler.room import LeaderSettings, RoomState
 from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
 from baton.dev.fleet.network import FleetNetwork
 from baton.dev.fleet.profile import ELEMENT_BYTES, MachineProfile
+from baton.dev.fleet.shared_cores import SharedCores
 from baton.dev.fleet.timed_engine import DRAWN, TimedEngine, blank_sums
 from baton.dev.fleet.virtual_clock import VirtualClock
 
@@ -64,13 +65,17 @@ class FleetWorker:
         clock: VirtualClock,
         network: FleetNetwork,
         send: Callable[[Boot, Boot, AnyMessage], None],
+        leave: Callable[[Boot], None],
         prefix_cache: bool,
         most_steps: int,
+        cores: SharedCores | None,
     ) -> None:
         """send: takes sender, receiver and message
-        most_steps: how many steps in succession the core is not asked about at most"""
+        leave: is told when this worker, which was asked to drain, ends
+        most_steps: how many steps in succession the core is not asked about at most
+        cores: of the machine, if workers share them"""
         self.boot, self.role, self._profile = boot, role, profile
-        self._clock, self._network, self._send = clock, network, send
+        self._clock, self._network, self._send, self._leave = clock, network, send, leave
         self._most_steps = most_steps
         manifest = manifest_of(boot, role, profile)
         settings = LeaderSettings(
@@ -89,7 +94,9 @@ class FleetWorker:
         self.rank = RankCore(
             rank=Rank(0), boot=boot, placements=[manifest.placement(0)], seal=manifest.seal
         )
-        self.engine = TimedEngine(profile.step_times, clock, tell=self._computed)
+        self.engine = TimedEngine(
+            profile.step_times, clock, tell=self._computed, cores=cores, drafts=profile.drafts
+        )
         self._inbox: deque[LeaderEvent] = deque()
         self._wakes_at: Micros | None = None
 
@@ -140,6 +147,10 @@ class FleetWorker:
             case Dial():
                 after = self._clock.now + self._network.times.message_us
                 self._clock.at(after, self.take, PeerConnected(effect.boot))
+            case Leave():
+                self._clock.at(self._clock.now, self._leave, self.boot)
+            case HangUp():
+                pass  # whoever it hangs up on has left
             case _:
                 raise Bug(f"a leader of a fleet asks for {effect}, which nothing here leads to")
 

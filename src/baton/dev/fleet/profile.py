@@ -52,16 +52,27 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HostTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the core takes between two steps, in microseconds: it decides about the next one when it
-    has heard of the last.
+    """What a machine does besides the steps. Times in microseconds.
+
+    The core decides about the next step when it has heard of the last. The others count only where
+    all workers, the gateway and the clients share one machine's cores (`FleetSettings.cores`).
 
     Attributes:
-        turn_us: for each step
-        row_us: for each answer of which the step generates a token
+        turn_us: of the core, for each step
+        row_us: of the core, for each answer of which the step generates a token
+        request_us: processor time of gateway and client for each request, before it is computed
+        reply_us: processor time of both for each token
+        threads: cores that a step takes
+        contention: by how much of its time a step takes longer for each other worker that computes
+            on the same machine at that time
     """
 
     turn_us: Time = 0.0
     row_us: Time = 0.0
+    request_us: Time = 0.0
+    reply_us: Time = 0.0
+    threads: Count = 1
+    contention: Time = 0.0
 
 
 class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,6 +123,23 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_rooms: Count
 
 
+class DraftGain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What drafts gain and cost (`--speculative-config`), as the operator has measured it.
+
+    Attributes:
+        accepted_per_step: drafted tokens of an answer that a step accepts, on average
+        step_cost: the time of a step with drafts, as a multiple of one without
+    """
+
+    accepted_per_step: Time
+    step_cost: Annotated[float, msgspec.Meta(ge=1)]
+
+    @property
+    def factor(self) -> float:
+        """The time for each token, as a multiple of that without drafts."""
+        return self.step_cost / (1 + self.accepted_per_step)
+
+
 class FitQuality(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How well the times of a profile describe what was measured.
 
@@ -130,6 +158,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One worker.
 
     Attributes:
+        drafts: None if nothing is drafted
         fit: how well the times describe what was measured, by what that was; None for figures that
             were not measured
     """
@@ -140,6 +169,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory: WorkerMemory
     limits: StepLimits
     host: HostTimes = HostTimes()
+    drafts: DraftGain | None = None
     fit: dict[str, FitQuality] | None = None
 
     @property

@@ -1,16 +1,20 @@
 """Measures one worker on this machine, and fits a profile to what was found."""
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.memory.state import DType
 from baton.dev.fleet.profile import MachineProfile, StepLimits, WorkerMemory
+from baton.dev.profiling.companion import GO, STOP, companion
 from baton.dev.profiling.core_turns import fit_turns, measured_turns
-from baton.dev.profiling.engine_steps import B, TimedModel, medians, shapes, timed
+from baton.dev.profiling.engine_steps import B, StepShape, TimedModel, medians, shapes, timed
 from baton.dev.profiling.fabric_reads import measured_reads
 from baton.dev.profiling.least_squares import (
     MeasuredRead,
@@ -24,6 +28,9 @@ from baton.dev.profiling.least_squares import (
 
 POSITIONS, SEQUENCES = 1_024, 17  # of the pool that steps are timed in
 DIGESTS = 5  # the least of so many counts
+# timed alone and beside a second worker, in turns
+BESIDE = (StepShape(rows=1, context=256), StepShape(rows=8, context=256), StepShape(128, 128))
+TURNS, SETTLED_S = 9, 0.1
 FRESH = "steps that were not fitted"
 
 
@@ -59,6 +66,7 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
         wanted = shapes(min(order.limits.step_tokens, POSITIONS), POSITIONS)
         steps = medians(list(timed(model, wanted, seconds=order.seconds)))
         reads = [_with_hashes(model, read) for read in raw]
+        contention = _contention(model, order)
     turns = measured_turns()
     fitted = fit_steps([step for shape, step in steps.items() if not shape.held_back])
     wire = fit_reads(reads, message_us=order.message_us)
@@ -69,13 +77,33 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
         wire=wire,
         memory=memory,
         limits=order.limits,
-        host=fit_turns(turns),
+        host=msgspec.structs.replace(
+            fit_turns(turns), threads=order.threads, contention=contention
+        ),
         fit={
             **step_errors(fitted, [s for shape, s in steps.items() if not shape.held_back]),
             FRESH: quality([foretold(fitted, step) for step in fresh], [s.us for s in fresh]),
             "reads": read_errors(wire, reads),
         },
     )
+
+
+def _contention(model: TimedModel, order: ProfileOrder) -> float:
+    """Return by which part of its time a step takes longer while a second worker computes; 0 where
+    there are no cores for one."""
+    if len(os.sched_getaffinity(0)) < 2 * order.threads:
+        return 0.0
+    found = []
+    with companion(order.path, order.dtype, threads=order.threads) as other:
+        for shape in BESIDE:
+            times: dict[str, list[float]] = {STOP: [], GO: []}
+            for _ in range(TURNS):
+                for word, each in times.items():
+                    other.tell(word)
+                    time.sleep(SETTLED_S)
+                    each.append(model.step_us(shape))
+            found.append(median(times[GO]) / median(times[STOP]) - 1)
+    return max(0.0, median(found))
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""The comparison of a plan with a service: what is alike has no error, and what differs shows."""
+
+import pytest
+from tests.fleet.build import profile
+from tools.held_out import report
+from tools.held_out.live import LiveRun, served_of
+from tools.held_out.loads import LAYOUTS, HeldOutLoad, held_out, mix_of, planned
+
+from baton.dev.bench.client import RequestOutcome
+from baton.dev.bench.workload import TraceRow
+from baton.dev.fleet.served_request import ServedRequest
+from baton.dev.planning.judging import is_met
+
+
+@pytest.fixture(scope="module")
+def load():
+    rows = mix_of("mixed", rate=4.0, count=40).rows(0)
+    return HeldOutLoad(
+        mix="mixed", fraction=1.0, rate=4.0, slos={"ttft": 200.0, "tpot": 20.0}, rows=tuple(rows)
+    )
+
+
+def slower(served, factor):
+    return tuple(
+        ServedRequest(
+            at=0,
+            prompt_tokens=one.prompt_tokens,
+            asked=one.asked,
+            first=round(factor * one.ttft_us),
+            last=round(factor * (one.last - one.at)),
+            tokens=one.tokens,
+        )
+        for one in served
+    )
+
+
+def runs(plans, factors):
+    return {
+        name: [
+            LiveRun(served=slower(plans[name].served, f), late_ms=0.0, seconds=10.0, cores={})
+            for f in factors
+        ]
+        for name in LAYOUTS
+    }
+
+
+def test_loads_are_fractions_of_what_two_workers_carry():
+    low, most, high = held_out(profile(), ["long prompts"], [0.3, 1.0, 3.0], seconds=15, tried=40)
+    assert low.rate == pytest.approx(0.3 * most.rate)
+    assert high.rate == pytest.approx(3 * most.rate)
+    assert len(most.rows) == round(15 * most.rate)
+    assert {576 <= row.input_tokens <= 960 for row in most.rows} == {True}
+
+    def best(one):
+        divided = (planned(profile(), one.rows, name, cores=None).served for name in LAYOUTS)
+        return max(sum(is_met(s, one.slos) for s in served) / len(served) for served in divided)
+
+    assert best(low) > 0.95
+    assert best(high) < 0.85
+
+
+def test_a_service_that_is_as_planned_has_no_error(load):
+    plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
+    row = report.compared(load, plans, plans, runs(plans, [1.0, 1.0]))
+    found = report.document([row], profile(), {})["errors"]
+    assert found["attained_error"] == {"median": 0, "worst": 0}
+    assert found["ttft_error"]["worst"] == pytest.approx(0, abs=1e-4)
+    assert (found["tpot_within_10_percent"], found["verdicts_alike"]) == (2, 1)
+    assert found["ttft_between_rounds"] == pytest.approx(0)
+
+
+def test_a_slower_service_shows_as_a_ratio_below_one_and_rounds_as_their_spread(load):
+    plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
+    row = report.compared(load, plans, plans, runs(plans, [1.9, 2.1]))
+    for cell in row["layouts"].values():
+        assert 0.45 < cell["planned"]["ttft"] / cell["measured"]["ttft"] < 0.55
+        assert cell["planned"]["attained"] >= cell["measured"]["attained"]
+    found = report.document([row], profile(), {})
+    assert found["errors"]["ttft_between_rounds"] == pytest.approx(2.1 / 1.9 - 1, abs=0.01)
+    assert 0.45 < found["errors"]["tpot_error"]["median"] < 0.55
+    assert "| mixed |" in report.table(found)
+
+
+def test_an_outcome_has_the_times_of_its_tokens():
+    row = TraceRow(number=0, at_s=0.0, input_tokens=9, output_tokens=3)
+    fine = RequestOutcome(due=1.0, sent=2.0, ended=4.0, times=(2.5, 3.0, 3.5), output_tokens=3)
+    one = served_of(row, fine)
+    assert (one.ttft_us, one.tpot_us, one.failure) == (500_000, 500_000, "")
+    refused = served_of(row, RequestOutcome(due=1.0, sent=2.0, ended=2.1, failure="HTTP 429"))
+    assert not is_met(refused, {"ttft": 1e9})

@@ -1,0 +1,260 @@
+"""A plan and reality, load by load: figures, a table, and a plot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+from tools.held_out.live import LiveRun
+from tools.held_out.loads import LAYOUTS, HeldOutLoad
+
+from baton.dev.fleet.profile import MachineProfile
+from baton.dev.fleet.served_request import ServedRequest
+from baton.dev.planning.judging import ServedDivision, is_met, judge, times_of
+from baton.dev.planning.resampling import Resampling
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of some requests. Times in milliseconds, medians of those that were answered."""
+
+    attained: float
+    failed: int
+    ttft: float
+    tpot: float
+
+
+def figures(served: Sequence[ServedRequest], slos: Mapping[str, float]) -> Figures:
+    """Return the figures of some requests."""
+    times = [found for one in served if (found := times_of(one)) is not None]
+    return Figures(
+        attained=sum(is_met(one, slos) for one in served) / len(served),
+        failed=len(served) - len(times),
+        ttft=median(t["ttft"] for t in times) if times else 0.0,
+        tpot=median(t["tpot"] for t in times) if times else 0.0,
+    )
+
+
+def verdict(by_layout: Mapping[str, Sequence[ServedRequest]], slos: Mapping[str, float]) -> str:
+    """Return which layout is better, as a plan judges that."""
+    divided = [
+        ServedDivision(
+            division=LAYOUTS[name], served=tuple(by_layout[name]), busy={}, handed_over=0
+        )
+        for name in ("unified", "split")
+    ]
+    return judge(divided, slos, Resampling(len(divided[0].served), 0)).advice.value
+
+
+def compared(
+    load: HeldOutLoad,
+    plans: Mapping[str, ServedDivision],
+    apart: Mapping[str, ServedDivision],
+    rounds: Mapping[str, Sequence[LiveRun]],
+) -> dict[str, Any]:
+    """Return everything about one load, as JSON's types.
+
+    plans, apart: with cores that all share, and as if each process had its own
+    """
+    both = {name: [one for run in runs for one in run.served] for name, runs in rounds.items()}
+    layouts = {}
+    for name in LAYOUTS:
+        plan, real = figures(plans[name].served, load.slos), figures(both[name], load.slos)
+        layouts[name] = {
+            "planned": msgspec.to_builtins(plan),
+            "planned_apart": msgspec.to_builtins(figures(apart[name].served, load.slos)),
+            "measured": msgspec.to_builtins(real),
+            "rounds": [msgspec.to_builtins(figures(run.served, load.slos)) for run in rounds[name]],
+            "planned_busy": plans[name].busy,
+            "cores": {
+                process: sum(run.cores.get(process, 0.0) for run in rounds[name])
+                / len(rounds[name])
+                for process in rounds[name][0].cores
+            },
+            "late_p99_ms": max(run.late_ms for run in rounds[name]),
+        }
+    return {
+        "mix": load.mix,
+        "fraction": load.fraction,
+        "rate": load.rate,
+        "requests": len(load.rows),
+        "slos_ms": load.slos,
+        "verdict": {
+            "planned": verdict({n: plans[n].served for n in LAYOUTS}, load.slos),
+            "measured": verdict(both, load.slos),
+        },
+        "layouts": layouts,
+    }
+
+
+def document(
+    rows: Sequence[Mapping[str, Any]], profile: MachineProfile, machine: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all loads, and how far the plan was off."""
+    cells = [cell for row in rows for cell in row["layouts"].values()]
+    return {
+        "machine": dict(machine),
+        "errors": {
+            **errors_of(cells, "planned"),
+            "verdicts": len(rows),
+            "verdicts_alike": sum(
+                row["verdict"]["planned"] == row["verdict"]["measured"] for row in rows
+            ),
+        },
+        "errors_apart": errors_of(cells, "planned_apart"),
+        "loads": list(rows),
+        "profile": msgspec.to_builtins(profile),
+    }
+
+
+def errors_of(cells: Sequence[Mapping[str, Any]], plan: str) -> dict[str, Any]:
+    """Return how far a plan was off."""
+    errors = [abs(cell[plan]["attained"] - cell["measured"]["attained"]) for cell in cells]
+    found: dict[str, Any] = {
+        "attained_error": {"median": median(errors), "worst": max(errors)},
+        "attained_within_5_points": sum(error <= 0.05 for error in errors),
+        "runs": len(cells),
+    }
+    for name in ("ttft", "tpot"):
+        off = [
+            abs(cell[plan][name] / cell["measured"][name] - 1)
+            for cell in cells
+            if cell["measured"][name]
+        ]
+        again = [
+            max(times) / min(times) - 1
+            for cell in cells
+            if min(times := [r[name] for r in cell["rounds"]]) > 0
+        ]
+        found[f"{name}_error"] = {"median": median(off), "worst": max(off)} if off else None
+        found[f"{name}_within_10_percent"] = sum(one <= 0.1 for one in off)
+        found[f"{name}_between_rounds"] = median(again) if again else None
+    return found
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return a table in Markdown, and a sentence with the errors."""
+    head = ["load", "a second", "layout"]
+    head += ["within SLOs, planned", "measured", "difference"]
+    head += ["TTFT p50, planned", "measured", "ratio", "TPOT p50, planned", "measured", "ratio"]
+    head += ["verdict, planned", "measured"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in found["loads"]:
+        for number, (name, cell) in enumerate(row["layouts"].items()):
+            first = number == 0
+            cells = [row["mix"], f"{row['rate']:.2f}"] if first else ["", ""]
+            cells += [name, *_shares(cell), *_times(cell, "ttft", 0), *_times(cell, "tpot", 1)]
+            cells += [row["verdict"]["planned"], row["verdict"]["measured"]] if first else ["", ""]
+            lines.append(f"| {' | '.join(cells)} |")
+    alike = f" Verdicts alike: {found['errors']['verdicts_alike']} of {len(found['loads'])}."
+    said = f"Median differences: {sentence(found['errors'])}.{alike}"
+    apart = f"As if each process had its own cores: {sentence(found['errors_apart'])}."
+    return "\n".join([*lines, "", said, "", apart])
+
+
+def sentence(errors: Mapping[str, Any]) -> str:
+    """Return how far the plan was off, in words."""
+    runs = errors["runs"]
+
+    def off(name: str) -> str:
+        one = errors[f"{name}_error"]
+        if one is None:
+            return "none measured"
+        return (
+            f"{100 * one['median']:.0f} % (worst {100 * one['worst']:.0f} %; within 10 %: "
+            f"{errors[f'{name}_within_10_percent']} of {runs}; between the rounds "
+            f"{100 * errors[f'{name}_between_rounds']:.0f} %)"
+        )
+
+    share = errors["attained_error"]
+    return (
+        f"within SLOs {100 * share['median']:.1f} points (worst "
+        f"{100 * share['worst']:.1f}; within 5: {errors['attained_within_5_points']} of {runs}), "
+        f"TTFT {off('ttft')}, TPOT {off('tpot')}"
+    )
+
+
+def _shares(cell: Mapping[str, Any]) -> list[str]:
+    rounds = [f"{100 * one['attained']:.0f}" for one in cell["rounds"]]
+    return [
+        f"{100 * cell['planned']['attained']:.0f} %",
+        f"{100 * cell['measured']['attained']:.0f} % ({', '.join(rounds)})",
+        f"{100 * (cell['planned']['attained'] - cell['measured']['attained']):+.0f}",
+    ]
+
+
+def _times(cell: Mapping[str, Any], name: str, digits: int) -> list[str]:
+    rounds = [f"{one[name]:.{digits}f}" for one in cell["rounds"]]
+    real = cell["measured"][name]
+    return [
+        f"{cell['planned'][name]:.{digits}f}",
+        f"{cell['measured'][name]:.{digits}f} ({', '.join(rounds)})",
+        f"{cell['planned'][name] / real:.2f}" if real else "",
+    ]
+
+
+def plot(found: Mapping[str, Any], target: Path) -> None:
+    """Draw planned and measured figures over the rate, as PNG and SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    mixes = list(dict.fromkeys(row["mix"] for row in found["loads"]))
+    parts = (
+        ("attained", "within SLOs, %", 100.0),
+        ("ttft", "TTFT p50, ms", 1.0),
+        ("tpot", "TPOT p50, ms", 1.0),
+    )
+    figure, axes = pyplot.subplots(
+        len(parts),
+        len(mixes),
+        figsize=(4 * len(mixes), 3 * len(parts)),
+        squeeze=False,
+        sharex="col",
+    )
+    for column, mix in enumerate(mixes):
+        rows = [row for row in found["loads"] if row["mix"] == mix]
+        for axis, (name, label, factor) in zip(axes[:, column], parts, strict=True):
+            for layout, colour in (("split", "#2563eb"), ("unified", "#d97706")):
+                cells = [row["layouts"][layout] for row in rows]
+                rates = [row["rate"] for row in rows]
+                plan = [factor * cell["planned"][name] for cell in cells]
+                axis.plot(rates, plan, color=colour, label=f"{layout}, planned")
+                real = [factor * cell["measured"][name] for cell in cells]
+                low, high = (
+                    [factor * edge(one[name] for one in cell["rounds"]) for cell in cells]
+                    for edge in (min, max)
+                )
+                around = [
+                    [max(0.0, r - one) for r, one in zip(real, low, strict=True)],
+                    [max(0.0, one - r) for r, one in zip(real, high, strict=True)],
+                ]
+                axis.errorbar(
+                    *(rates, real, around),
+                    color=colour,
+                    fmt="o",
+                    capsize=3,
+                    label=f"{layout}, measured (both rounds)",
+                )
+            axis.set_ylim(bottom=0)
+            axis.grid(visible=True, alpha=0.3)
+            if column == 0:
+                axis.set_ylabel(label)
+        axes[0][column].set_title(mix)
+        axes[-1][column].set_xlabel("requests a second")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    for ending in ("png", "svg"):
+        figure.savefig(target.with_suffix(f".{ending}"))
+    pyplot.close(figure)
+
+
+def write(found: Mapping[str, Any], target: Path, *, plots: bool) -> None:
+    """Write TARGET.json and TARGET.md, and the plots."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    target.with_suffix(".md").write_text(table(found) + "\n")
+    if plots:
+        plot(found, target)
