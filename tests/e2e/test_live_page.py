@@ -4,9 +4,11 @@ seen to pass through the service."""
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -208,17 +210,37 @@ def test_a_service_with_keys_asks_for_one_and_keeps_it_in_the_tab(tmp_path, tiny
         asyncio.run(scenario(service))
 
 
-def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
-    """A whole `baton serve --demo`; its supervisor starts the killed worker again."""
-    service = Service(tmp_path, tiny)
+@contextmanager
+def demo(directory: Path, tiny: Path) -> Iterator[Service]:
+    """A whole `baton serve --demo`."""
+    service = Service(directory, tiny)
     flags = ["--port", str(service.port), "--served-model-name", "m", "--demo"]
-    flags += ["--kv-pages", "200", "--skip-server-warmup", "--threads", "1"]
+    flags += ["--kv-pages", "400", "--skip-server-warmup", "--threads", "1"]
+    flags += ["--override-generation-config", '{"temperature": 0}']
+    try:
+        service.start_other("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags])
+        service.wait_ready()
+        yield service
+    finally:
+        service.close()
 
-    async def scenario():
+
+def pid_of(service: Service, name: str) -> int:
+    (worker,) = [w for w in service.ledger()["workers"] if w["name"] == name]
+    return int(worker["ranks"][0]["pid"])
+
+
+def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
+    """Its supervisor starts the killed worker again."""
+
+    async def scenario(service: Service):
         async with tab(tmp_path / "profile") as page:
             await opened(page, service)
-            pid, boot = pid_of("decode-0"), await text(page, "#workers tr:first-child code")
-            assert await text(page, "#workers tr:first-child td:last-child") == "Kill"
+            pid, boot = (
+                pid_of(service, "decode-0"),
+                await text(page, "#workers tr:first-child code"),
+            )
+            assert await text(page, "#workers tr:first-child td:last-child") == "Kill\nCut the wire"
             await page.value("document.querySelector('#workers tr:first-child button').click()")
             await asyncio.to_thread(
                 wait_for, lambda: not psutil.pid_exists(pid), seconds=10, why="it is killed"
@@ -230,8 +252,8 @@ def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
                 why="it is back, as another process",
                 seconds=60,
             )
-            assert pid_of("decode-0") != pid
-            frozen = pid_of("prefill-0")
+            assert pid_of(service, "decode-0") != pid
+            frozen = pid_of(service, "prefill-0")
             await page.value("document.querySelector('#workers tr:last-child button').click()")
             began = time.monotonic()
             await page.until(
@@ -244,15 +266,69 @@ def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
                 why="it goes on",
             )
             assert time.monotonic() - began < 20
-            assert pid_of("prefill-0") == frozen, "the same process"
+            assert pid_of(service, "prefill-0") == frozen, "the same process"
 
-    def pid_of(name: str) -> int:
-        (worker,) = [w for w in service.ledger()["workers"] if w["name"] == name]
-        return int(worker["ranks"][0]["pid"])
+    with demo(tmp_path, tiny) as service:
+        asyncio.run(scenario(service))
 
-    try:
-        service.start_other("serve", ["-m", "baton.cli.main", "serve", str(tiny), *flags])
-        service.wait_ready()
-        asyncio.run(scenario())
-    finally:
-        service.close()
+
+def answered(service: Service, text: str) -> str:
+    """What the model says to a question of the chat box."""
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 3000}
+    answer = service.http.post("/v1/chat/completions", json=body | {"cache_salt": "another"})
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def wires(service: Service, name: str) -> set[tuple[str, int]]:
+    """The near ends of a worker's connections."""
+    found = psutil.Process(pid_of(service, name)).net_connections("tcp")
+    return {tuple(c.laddr) for c in found if c.status == psutil.CONN_ESTABLISHED}
+
+
+def begun_again(service: Service) -> int:
+    """How many attempts there were beside the first one of each request."""
+    page = service.http.get("/metrics").text
+    found = re.findall(r'^baton:gateway_events_total{.*event="new_epoch".*} ([0-9.]+)$', page, re.M)
+    return sum(int(float(n)) for n in found)
+
+
+@pytest.mark.parametrize("worker", ["decode-0", "prefill-0"])
+def test_a_stream_goes_on_when_the_demo_cuts_a_wire(tmp_path, tiny, worker):
+    """In the middle of an answer; the connection is made anew, and nothing is begun again."""
+
+    async def scenario(service: Service):
+        due = answered(service, "hello there")
+        async with tab(tmp_path / "profile") as page:
+            await opened(page, service)
+            before = wires(service, worker)
+            await page.value("document.getElementById('chat-tokens').value = '3000'")
+            await page.value("document.getElementById('chat-text').focus()")
+            await page.type("hello there")
+            await page.press(*ENTER)
+            said = "document.querySelector('.turn.answered .text').textContent"
+            await page.until(f"{said}.length > 20", why="it has begun")
+            button = f"""[...document.querySelectorAll('#workers button')].find((one) =>
+              one.ariaLabel.startsWith('Cut the wire {worker}'))"""
+            await page.value(f"{button}.click()")
+            length = await page.value(f"{said}.length")
+            await page.until(
+                "document.getElementById('announcer').innerText === 'The answer is complete.'",
+                why="its end",
+                seconds=60,
+            )
+            assert length < len(due) / 2, "it was cut in the middle"
+            assert await page.value(said) == due
+            assert await page.value("document.querySelector('.turn.failed')") is None
+            after = await asyncio.to_thread(
+                wait_for,
+                lambda: len(now := wires(service, worker)) == len(before) and now,
+                seconds=10,
+                why="its connections are whole",
+            )
+            assert len(after - before) >= 1, "one is another"
+            assert begun_again(service) == 0
+            only_ours(page, service)
+
+    with demo(tmp_path, tiny) as service:
+        asyncio.run(scenario(service))
+        service.wait_clean()

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from tests.e2e.constrained import (
     MOST,
+    SEEDS,
     THINK_END,
     Answer,
     Case,
@@ -67,8 +68,6 @@ def bits(count: int) -> dict[str, Any]:
 
 LONG = bits(30)  # enough to be killed in the middle
 PROMPT = list(range(1, 40))
-# of baton.dev.schemas: twenty whose answers are long enough to be cut in two
-SEEDS = (3, 5, 6, 9, 10, 11, 13, 16, 19, 23, 25, 28, 32, 33, 34, 35, 39, 40, 43, 49)
 SHORTEST = 20  # tokens of such an answer
 REASONING = range(6)
 pytestmark = pytest.mark.timeout(180)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -65,6 +66,45 @@ def test_a_pid_that_is_not_of_this_service_gets_no_signal(sleeper, monkeypatch):
     answer = press(door(sleeper.pid, stranger), supervisor=stranger, monkeypatch=monkeypatch)
     assert answer.json() == {"worker": "decode-0", "pids": []}
     assert sleeper.poll() is None
+
+
+DIAL = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+DIAL += "print(1, flush=True); print(s.recv(1), flush=True)"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_wire_of_a_worker_of_this_service_is_cut_and_no_other(monkeypatch, ours):
+    """The other one is of a process that is no rank of that worker."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dial = [sys.executable, "-c", DIAL, str(listening.getsockname()[1])]
+        with (
+            subprocess.Popen(dial, stdout=subprocess.PIPE) as worker,
+            subprocess.Popen(dial, stdout=subprocess.PIPE) as other,
+        ):
+            ends = [listening.accept()[0] for _ in range(2)]
+            for process in (worker, other):
+                assert process.stdout.readline() == b"1\n"
+            answer = press(
+                door(worker.pid),
+                "/demo/cut?worker=decode-0",
+                supervisor=os.getpid() if ours else 1 << 22,
+                monkeypatch=monkeypatch,
+            )
+            assert answer.json() == {"worker": "decode-0", "pids": [worker.pid] * ours}
+            if ours:
+                assert worker.stdout.readline() == b"b''\n"
+                assert worker.wait(5) == 0
+            assert [other.poll(), worker.poll()].count(None) == (1 if ours else 2)
+            for process in (worker, other):
+                process.kill()
+        for end in ends:
+            end.close()
+
+
+def test_a_worker_without_a_connection_is_not_said_to_be_cut(sleeper, monkeypatch):
+    path = "/demo/cut?worker=decode-0"
+    answer = press(door(sleeper.pid), path, supervisor=os.getpid(), monkeypatch=monkeypatch)
+    assert answer.json()["pids"] == []
 
 
 @pytest.mark.parametrize(

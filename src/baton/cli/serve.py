@@ -109,7 +109,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     demo: Annotated[
         bool,
         Flag(
-            "The live page at / has buttons that kill and freeze workers; on loopback only.",
+            "The live page at / has buttons that kill and freeze workers, and cut their "
+            "connections; on loopback only.",
             PROCESSES,
         ),
     ] = False

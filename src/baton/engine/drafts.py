@@ -10,6 +10,7 @@ after wrong drafts the room's state is what it would be without them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,11 +28,17 @@ from baton.engine.models.mtp import DRAFT
 from baton.engine.ops import padded
 from baton.ports.fabric import Pool
 
-NONE = -1  # no token was drawn, or none is wanted after it
-
 # tokens, positions: int64 [rows], padded; how to attend from them
 Inputs = tuple[torch.Tensor, torch.Tensor, Attend]
 Draws = Mapping[int, Sequence[Drawn | RowFailure]]  # by row of the batch
+
+
+class RowOutcome(NamedTuple):
+    """What became of a row: how many of its tokens were right, and the last token that was drawn
+    after them, if any was."""
+
+    right: int
+    drawn: tuple[TokenId, ...]
 
 
 class Drafter:
@@ -70,38 +77,44 @@ class Drafter:
         Returns:
             by row, the drafts that it wants; empty on ranks that do not sample
         """
-        kept, tokens = self._outcomes(rows, drawn)
+        outcomes = self._outcomes(rows, drawn)
         ends, first = [], 0
-        for row, count in zip(rows, kept, strict=True):
-            ends.append(first + count - 1)  # in `hidden`, of the last position that counts
+        for row, outcome in zip(rows, outcomes, strict=True):
+            ends.append(first + outcome.right - 1)  # in `hidden`, of the last position that counts
             first += len(row.tokens)
-        wants = [i for i, row in enumerate(rows) if row.drafts and tokens[i] != NONE]
-        # what follows the tokens of each row that were right
-        more = [(token,) if i in set(wants) else () for i, token in enumerate(tokens)]
+        # what follows the tokens of each row that were right, where drafts are wanted
+        more = [o.drawn if row.drafts else () for row, o in zip(rows, outcomes, strict=True)]
+        wants = [i for i, token in enumerate(more) if token]
         before, first = [], 0
         for row, end, token in zip(rows, ends, more, strict=True):
             before += [self._before(row), hidden[first : end + len(token)]]
             first += len(row.tokens)
         computed = [
-            _cut(row, count, token) for row, count, token in zip(rows, kept, more, strict=True)
+            _cut(row, outcome.right, token)
+            for row, outcome, token in zip(rows, outcomes, more, strict=True)
         ]
         out = self._run(computed, torch.cat(before))
         for row, end in zip(rows, ends, strict=True):
             self._last.write(int(row.pages[DRAFT][0]), hidden[end])
         return self._drafts(computed, wants, out) if wants else {}
 
-    def _outcomes(self, rows: Sequence[Row], drawn: Draws) -> tuple[list[int], list[int]]:
-        """Return of each row how many of its tokens were right, and the last token that was drawn,
-        or NONE. Every rank gets what was drawn on the one that samples."""
-        found = torch.zeros(len(rows), 2, dtype=torch.int64)
+    def _outcomes(self, rows: Sequence[Row], drawn: Draws) -> list[RowOutcome]:
+        """Return what became of each row. Every rank gets what was drawn on the one that
+        samples."""
+        # of each row: tokens that were right, tokens that were drawn, the last of these
+        found = torch.zeros(len(rows), 3, dtype=torch.int64)
         for i, row in enumerate(rows):
             said = [d.token for d in drawn.get(i, ()) if isinstance(d, Drawn)]
             found[i, 0] = len(row.tokens) - len(row.ahead) + max(0, len(said) - 1)
-            found[i, 1] = said[-1] if said else NONE
+            found[i, 1] = len(said)
+            if said:
+                found[i, 2] = said[-1]
         if any(row.draw is not None for row in rows):
             found = self._shared(found)
-        kept, tokens = found.T.tolist()
-        return kept, tokens
+        return [
+            RowOutcome(right, (TokenId(token),) if count else ())
+            for right, count, token in found.tolist()
+        ]
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor:
         """Return int64 x as the first rank has it."""
@@ -140,9 +153,9 @@ class Drafter:
         return found if self._comm.tp_rank == 0 else {}
 
 
-def _cut(row: Row, count: int, more: Sequence[int]) -> Row:
+def _cut(row: Row, count: int, more: Sequence[TokenId]) -> Row:
     """Return a row of the first `count` tokens, and of `more` after them."""
-    tokens = (*row.tokens[:count], *map(TokenId, more))
+    tokens = (*row.tokens[:count], *more)
     said = max(0, row.said - len(row.tokens) + count) + len(more)
     return msgspec.structs.replace(row, tokens=tokens, said=said)
 

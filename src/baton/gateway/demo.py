@@ -1,15 +1,17 @@
 """`baton serve --demo`: the live page has buttons that break a worker, to watch what becomes of it.
 
     page ──POST /demo/kill?worker=NAME──▶ Demo ──a signal──▶ the worker's ranks
-                                          └── their pids, as the worker's ledger states them
+                                          │  └── their pids, as the worker's ledger states them
+                                          └──shutdown──▶ the gateway's own ends of their connections
 
 Only a client on this machine is served, whose browser shows a page of this service itself; and only
-processes that descend from the gateway's own parent, the supervisor, are sent a signal.
+processes that descend from the gateway's own parent, the supervisor, are hurt.
 """
 
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
@@ -26,19 +28,22 @@ from baton.gateway.faults import Fault, HttpFault, refuse
 
 log = structlog.get_logger("baton.gateway")
 FROZEN_S = 3.0
+Address = tuple[str, int]
 HEADER = "x-baton-demo"  # which no page of another origin may send without being asked for
 SIGNALS: Mapping[str, signal.Signals] = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+CUT = "cut"
+DEEDS = (*SIGNALS, CUT)
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """POST /demo/..: the processes that have got the signal."""
+    """POST /demo/..: the processes that have got the signal, or lost a connection."""
 
     worker: str
     pids: tuple[int, ...]
 
 
 class Demo:
-    """Sends signals to workers of this service."""
+    """Hurts workers of this service."""
 
     def __init__(self, door: Door, *, supervisor: int) -> None:
         """supervisor: the pid of the process whose descendants may be hurt"""
@@ -49,16 +54,15 @@ class Demo:
         """POST /demo/{deed}?worker=NAME."""
         _require_own_page(request)
         deed, worker = request.path_params["deed"], request.query_params.get("worker", "")
-        number = SIGNALS.get(deed)
-        if number is None:
-            raise refuse(f"there is {', '.join(SIGNALS)}, not {deed[:40]!r}", status=404)
+        if deed not in DEEDS:
+            raise refuse(f"there is {', '.join(DEEDS)}, not {deed[:40]!r}", status=404)
         report = await self._door.ledger(audit=False)
         ranks = [rank for view in report.workers if view.name == worker for rank in view.ranks]
         if not ranks:
             raise refuse(f"no worker answers that is called {worker[:40]!r}", param="worker")
-        hurt = tuple(pid for pid in (rank.pid for rank in ranks) if self._send(pid, number))
+        hurt = tuple(rank.pid for rank in ranks if self._hurt(rank.pid, deed))
         log.warning("demo", deed=deed, worker=worker, pids=hurt)
-        if number is signal.SIGSTOP and hurt:
+        if deed == "freeze" and hurt:
             thaw = asyncio.ensure_future(self._thaw(hurt))
             self._thawing.add(thaw)
             thaw.add_done_callback(self._thawing.discard)
@@ -72,17 +76,51 @@ class Demo:
             for pid in pids:
                 self._send(pid, signal.SIGCONT)
 
+    def _hurt(self, pid: int, deed: str) -> bool:
+        return self._cut(pid) if deed == CUT else self._send(pid, SIGNALS[deed])
+
     def _send(self, pid: int, number: signal.Signals) -> bool:
         """Send a signal to a descendant of the supervisor; returns whether it is one."""
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             process = os.pidfd_open(pid)  # first: a pid may be another process's a moment later
             try:
-                if self._supervisor in (parent.pid for parent in psutil.Process(pid).parents()):
+                if self._owns(pid):
                     signal.pidfd_send_signal(process, number)
                     return True
             finally:
                 os.close(process)
         return False
+
+    def _cut(self, pid: int) -> bool:
+        """Shut down this gateway's connections with a descendant of the supervisor, as a cable that
+        is pulled out for a moment; returns whether there were any."""
+        with suppress(psutil.NoSuchProcess):
+            theirs = _connections(pid) if self._owns(pid) else {}
+            ends = [
+                (fd, far)
+                for (near, far), fd in _connections(os.getpid()).items()
+                if (far, near) in theirs
+            ]
+            return sum(_shut_down(fd, far) for fd, far in ends) > 0
+        return False
+
+    def _owns(self, pid: int) -> bool:
+        return self._supervisor in (parent.pid for parent in psutil.Process(pid).parents())
+
+
+def _connections(pid: int) -> dict[tuple[Address, Address], int]:
+    """Return the descriptors of a process's TCP connections, by near and far address."""
+    found = psutil.Process(pid).net_connections("tcp")
+    return {(tuple(c.laddr), tuple(c.raddr)): c.fd for c in found if c.raddr}
+
+
+def _shut_down(fd: int, far: Address) -> bool:
+    """Shut down a connection of this process, whose descriptor may be another's a moment later."""
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as end:
+        if end.getpeername()[:2] == far:
+            end.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
 
 
 def _require_own_page(request: Request) -> None:

@@ -150,6 +150,29 @@ def test_a_step_that_makes_drafts_and_has_none_is_compared_with_no_other(
     assert seen == [len(row.ahead) for row in decoded if row.ahead or not row.drafts]
 
 
+def test_drafts_of_a_layer_that_do_not_pay_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step makes what the next one has: a trial of one step would have none."""
+    monkeypatch.setattr(worlds, "guess", nearly)  # wrong
+    stepped = DraftPayoff.stepped
+
+    def slow(self: Any, rooms: int, drafts: int, tokens: int, us: Any) -> None:
+        stepped(self, rooms, drafts, tokens, Micros(300 if drafts else 100))
+
+    monkeypatch.setattr(DraftPayoff, "stepped", slow)
+    trials = 4
+    world, rows = world_of(("unified",), drafts=None, draft_layer=1, pages=200)
+    world.submit(submit(1, PROMPT, max_tokens=(trials + 1) * EVERY))
+    world.run()
+    assert world.tokens(1) == expected(PROMPT, (trials + 1) * EVERY)
+    decoded = [row for row in rows if row.start >= len(PROMPT)]
+    later = [bool(row.ahead) for row in decoded[EVERY:]]
+    assert trials - 1 <= sum(later) <= trials
+    made = sum(bool(row.drafts) for row in decoded[EVERY:])
+    assert made <= 2 * trials
+
+
 def test_a_draft_that_the_end_of_the_answer_cuts_off_is_not_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,14 +263,18 @@ def rate(
 @pytest.mark.parametrize("rooms", [1, 7, 32])
 def test_drafts_are_made_where_they_pay_and_tried_again_now_and_then_where_not(rooms: int) -> None:
     steps = 10 * EVERY
-    pays = rate(DraftPayoff(), steps, rooms=rooms, plain_us=100, drafted_us=150, tokens=2 * rooms)
+    pays = rate(
+        DraftPayoff(lead=0), steps, rooms=rooms, plain_us=100, drafted_us=150, tokens=2 * rooms
+    )
     assert steps - pays == TRIAL_STEPS + 10
-    costs = rate(DraftPayoff(), steps, rooms=rooms, plain_us=100, drafted_us=250, tokens=2 * rooms)
+    costs = rate(
+        DraftPayoff(lead=0), steps, rooms=rooms, plain_us=100, drafted_us=250, tokens=2 * rooms
+    )
     assert costs == TRIAL_STEPS + 10
 
 
 def test_what_pays_for_one_room_need_not_pay_for_many() -> None:
-    payoff = DraftPayoff()
+    payoff = DraftPayoff(lead=0)
     rate(payoff, 20, rooms=1, plain_us=100, drafted_us=110, tokens=3)
     rate(payoff, 20, rooms=30, plain_us=300, drafted_us=1000, tokens=60)
     assert payoff.allows(1)

@@ -36,7 +36,10 @@ class DraftPayoff:
     """The steps of one worker. `allows` is asked for each step, and `stepped` takes what became of
     it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lead: int) -> None:
+        """lead: steps that make drafts before the first one that has some. A trial of drafts is so
+        much longer."""
+        self._lead = lead
         self._plain = [_Kind() for _ in range(CLASSES)]
         self._drafted = [_Kind() for _ in range(CLASSES)]
         self._asked = 0
@@ -47,8 +50,8 @@ class DraftPayoff:
         plain, drafted = self._plain[_class(rooms)], self._drafted[_class(rooms)]
         if plain.steps < TRIAL_STEPS or drafted.steps < TRIAL_STEPS:
             return drafted.steps <= plain.steps
-        pays = drafted.rate >= plain.rate
-        return pays if self._asked % EVERY else not pays
+        since = self._asked % EVERY
+        return since > 0 if drafted.rate >= plain.rate else since <= self._lead
 
     def stepped(self, rooms: int, drafts: int, tokens: int, us: Micros) -> None:
         """A step has ended.

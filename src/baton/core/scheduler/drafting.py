@@ -61,7 +61,8 @@ class Drafting:
         if self._source is not None:
             require_draftable(worker.state_table)
         self._rooms: dict[Key, DraftedRoom] = {}
-        self._payoff = DraftPayoff()
+        makes = self._source is not None and self._source.ahead > 0
+        self._payoff = DraftPayoff(lead=1 if makes else 0)
         self._now = False  # whether the step that is composed has drafts
         self._step: DraftedStep | None = None
 

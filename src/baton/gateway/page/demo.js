@@ -6,6 +6,7 @@ import { make } from "./words.js";
 const DEEDS = [
   ["kill", "Kill", "kill -9; the supervisor starts it again", (role) => role !== "prefill"],
   ["freeze", "Freeze 3 s", "it stands still for three seconds", (role) => role !== "decode"],
+  ["cut", "Cut the wire", "its connection with this gateway is cut, and made anew", () => true],
 ];
 
 /** Make the buttons of a worker; key: returns the API key; announce: tells a screen reader what was done. */
