@@ -39,8 +39,11 @@ PREFILL: Table = {
     **RESUME,
     (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
     (RoomState.COMPUTING, Saw.ASKED): RoomState.BORROWING,
+    (RoomState.RESUMING, Saw.ASKED): RoomState.BORROWING,  # before it resumes
     (RoomState.BORROWING, Saw.ADMITTED): RoomState.BORROWING,
     (RoomState.BORROWING, Saw.BORROWED): RoomState.COMPUTING,
+    (RoomState.BORROWING, Saw.RESUMED): RoomState.COMPUTING,  # from a checkpoint of decode's
+    (RoomState.BORROWING, Saw.NOT_RESUMED): RoomState.QUEUED,
     (RoomState.BORROWING, Saw.END): RoomState.ENDING,
     (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.OFFERED,
     (RoomState.OFFERED, Saw.ADMITTED): RoomState.OFFERED,

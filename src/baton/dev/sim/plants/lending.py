@@ -64,8 +64,8 @@ class LoanUnchecked(Fetches):
 
 
 class Impatient(Borrowing):
-    def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
-        super()._order(room, loan, blocks)
+    def order(self, room: PrefillRoom, loan: Loan) -> None:
+        super().order(room, loan)
         room.answer_by = Micros(self.worker.now + 1_000)
 
 
@@ -74,10 +74,10 @@ def _lends_on(self: Lending, room: DecodeRoom) -> None:
 
 
 class NeverGoesOn(Borrowing):
-    def _go_on(self, room: PrefillRoom) -> None:
+    def go_on(self, room: PrefillRoom) -> None:
         room.answer_by = None
         if room.borrowed:
-            super()._go_on(room)
+            super().go_on(room)
 
 
 class FailsWithIt(Borrowing):
