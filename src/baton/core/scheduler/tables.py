@@ -65,6 +65,7 @@ UNIFIED: Table = COMPUTE_AND_GENERATE | RESUME
 
 DECODE: Table = {
     **COMPUTE_AND_GENERATE,  # where it computes a prompt itself
+    **RESUME,
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
     (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
     (RoomState.FETCHING, Saw.END): RoomState.ENDING,
