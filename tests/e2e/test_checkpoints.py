@@ -296,14 +296,15 @@ def test_clients_and_operators_see_what_was_reused(tmp_path: Path) -> None:
     """With host memory of the size that it has by default."""
     path = make_tiny(tmp_path / "model", "gemma3", num_hidden_layers=4)
     reference = Reference(path)
-    with split(tmp_path, path) as service:
+    always = "--fetch-back", "always"
+    with split(tmp_path, path, prefill=always, decode=always) as service:
         prompt, known = some(OPENING, 3), 0
         for turn in range(TURNS):
             body = service.complete(prompt, max_tokens=ANSWER, ignore_eos=True).json()
             said = body["choices"][0]["token_ids"]
             assert said == reference.answer(prompt, ANSWER), f"turn {turn}"
             assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == known
-            known = len(prompt)
+            known = len(prompt) + ANSWER - 1  # decode has the end of the answer
             prompt += [*said, *some(QUESTION, turn)]
             service.wait_clean()
         assert service.http.post("/reset_prefix_cache").status_code == 200
@@ -311,7 +312,8 @@ def test_clients_and_operators_see_what_was_reused(tmp_path: Path) -> None:
         assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         service.wait_clean()
         assert metric(service, "baton:events", event="checkpoint_kept", role="prefill") == TURNS + 1
-        assert metric(service, "baton:events", event="checkpoint_used", role="prefill") == TURNS - 1
+        for event, role in (("checkpoint_borrowed", "prefill"), ("checkpoint_lent", "decode")):
+            assert metric(service, "baton:events", event=event, role=role) == TURNS - 1
         used = metric(service, "baton:host_memory_bytes", state="used", role="prefill")
         assert 0 < used < metric(service, "baton:host_memory_bytes", state="total", role="prefill")
 

@@ -69,6 +69,7 @@ from baton.dev.sim.excuses import EVERYBODY, EXCUSES, InjectedFault, excuse, wor
 from baton.dev.sim.handoffs import Handoffs
 from baton.dev.sim.heap import Heap
 from baton.dev.sim.host_store import SimHostStore
+from baton.dev.sim.loans import Loans
 from baton.dev.sim.memory import SimPool
 from baton.dev.sim.pressure import OVERTAKES, URGENT_OVERTAKES, Pressure
 from baton.dev.sim.process import Process, SkewedClock
@@ -372,6 +373,8 @@ def computed():
         work=Work(),
         tickets={key(): ticket},
         stamps={},
+        beside={},
+        loans=Loans({}, violate),
         tainted=set(),
         hostile=False,
         violate=violate,

@@ -28,7 +28,7 @@ def made(
     found = Resumes(tickets, set(), violate)
     stamps = list(range(length if computed is None else computed))
     order = Keep(1, NAME, key(1), length if kept is None else kept)
-    found.kept(order, range(1, len(stamps) + 1), stamps, one_length=one_length)
+    found.kept(order, range(1, len(stamps) + 1), stamps, stamps, one_length=one_length)
     return found
 
 
@@ -91,6 +91,6 @@ def test_what_is_computed_above_damage_is_judged_no_more() -> None:
     book = made()
     book._tainted.add(key(1))
     order = Keep(2, CheckpointName(9), key(1), 5)
-    book.kept(order, range(1, 6), range(5), one_length=True)
+    book.kept(order, range(1, 6), range(5), range(5), one_length=True)
     begin(book, length=6, at=5, name=9)
     assert key(2) in book._tainted

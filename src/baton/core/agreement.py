@@ -434,6 +434,10 @@ class Agreement:
         """Whether every rank has applied that plan."""
         return min(self._applied.values()) >= seq
 
+    def drops(self, key: Key) -> bool:
+        """Whether a plan has dropped this room, and some rank may still touch its pages."""
+        return key in self._dropped_at
+
     def newly_quiet(self) -> list[Key]:
         """Return the dropped rooms whose pages no rank touches any more; each is returned once."""
         if not self._quiet:

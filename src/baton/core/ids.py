@@ -31,6 +31,24 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, g
     epoch: Epoch
 
 
+LOAN = ".loan"
+
+
+def loan_key(key: Key) -> Key:
+    """Return the name under which a worker holds what it lends for a room, beside the room."""
+    return Key(Room(key.room + LOAN), key.epoch)
+
+
+def is_loan(key: Key) -> bool:
+    """Whether a key holds what is lent for a room, and is no room."""
+    return key.room.endswith(LOAN)
+
+
+def room_key(key: Key) -> Key:
+    """Return the room for which a key holds something: itself, if that is no loan."""
+    return Key(Room(key.room.removesuffix(LOAN)), key.epoch)
+
+
 # whose copy it is, in a host store
 StoreKey = Key | CheckpointName
 

@@ -57,7 +57,10 @@ class Mark(Enum):
     ANSWER_USED = "a prompt goes on from where the answer to an earlier one ended"
     PART_USED = "a prompt goes on from within an earlier one"
     CHECKPOINT_UNUSABLE = "a checkpoint does not come back, or not as it was computed"
+    CHECKPOINT_BORROWED = "a prompt goes on from a checkpoint that is fetched back from decode"
     # decode
+    CHECKPOINT_LENT = "a checkpoint is brought back, and lent to prefill"
+    CHECKPOINT_NOT_LENT = "no pages are free to lend a checkpoint from"
     EARLY_OFFER = "an offer comes before its ticket"
     EARLY_EXPIRED = "an offer waits in vain for its ticket"
     OFFER_TOO_LATE = "an offer of a room that has ended"

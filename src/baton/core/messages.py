@@ -465,24 +465,32 @@ class Verdict(Message, frozen=True, tag="verdict"):
     found: Intactness
 
 
-class Borrow(Message, frozen=True, tag="borrow"):
+class Borrow(Message, frozen=True, omit_defaults=True, tag="borrow"):
     """Prefill leader -> decode leader: what do you have cached of this room's prompt, from this
-    block on?"""
+    block on?
+
+    known: positions of which prefill has all state, where cached pages alone are not all
+    """
 
     key: Key
     start: BlockIndex
+    known: int = 0
 
 
-class Loan(Message, frozen=True, tag="loan"):
+class Loan(Message, frozen=True, omit_defaults=True, tag="loan"):
     """Decode leader -> prefill leader, the answer: these blocks lie here and have these sums.
     Without runs there is nothing.
 
     The pages are pinned until `Returned`, but no longer than the room is open on decode.
+
+    length: positions of which this is all state that `start` lacks, where cached pages alone are
+        not all
     """
 
     key: Key
     runs: dict[GroupName, BlockRun]
     sums: tuple[LegSums, ...]
+    length: int = 0
 
 
 class Returned(Message, frozen=True, tag="returned"):

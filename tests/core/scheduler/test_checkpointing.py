@@ -14,6 +14,7 @@ from tests.core.driven import T0, Driven, report_of
 from baton.core.agreement import Keep, StepPlan
 from baton.core.effects import Issue, Send
 from baton.core.events import GatewayConnected, MessageReceived, RankReported, TimerDue
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.handoff.plan import pair
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.marks import Mark
@@ -41,17 +42,37 @@ from baton.core.messages import (
     Failed,
     FirstToken,
     Hello,
+    Lends,
     Offer,
     Received,
     Register,
     ResetCache,
 )
 from baton.core.rank.rank import RankCore
-from baton.core.rank.rank_effects import ClearPools, Compute, Digest, Discard, Load, Save
+from baton.core.rank.rank_effects import (
+    CancelRead,
+    ClearPools,
+    Compute,
+    Connect,
+    Digest,
+    Discard,
+    Load,
+    Read,
+    Save,
+)
 from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import RoomState, Saw
 from baton.core.scheduler.tables import PREFILL, UNIFIED, Table
-from baton.core.work import BatchDone, Copied, DigestDone, Row, RowDone
+from baton.core.work import (
+    BatchDone,
+    Connected,
+    Copied,
+    DigestDone,
+    ReadEnded,
+    ReadOutcome,
+    Row,
+    RowDone,
+)
 
 NOW, GATEWAY, PREFILL_BOOT, DECODE = Micros(1), Boot(1), Boot(2), Boot(4)
 WINDOW, SLOT = GroupName("window"), GroupName("slot")
@@ -87,12 +108,14 @@ class Bench:
         pages: int = 24,
         table: StateTable = TABLE,
         keep_every: int = 512,
+        fetch_back: FetchBack = FetchBack.NEVER,
+        **changes: Any,
     ) -> None:
         self.role, self.decode = role, PREFILL_BOOT if role == "unified" else DECODE
         self.manifest = worker(role, PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table)
         totals = {g.name: pages if g.unit is Unit.PAGE else 6 for g in table.groups}
         limited = settings(prefix_cache=True, host_bytes=host_bytes, keep_every=keep_every)
-        limited = msgspec.structs.replace(limited, pids=(1, 2))
+        limited = msgspec.structs.replace(limited, pids=(1, 2), fetch_back=fetch_back, **changes)
         self.leader: Any = Driven(Leader(self.manifest, limited, totals))
         self.placements = [self.manifest.placement(r) for r in range(RANKS)]
         self.ranks = [
@@ -116,7 +139,9 @@ class Bench:
             return
         theirs = worker("decode", DECODE, tp=1, page_blocks=1, table=table)
         self.pair = pair(self.placements, [theirs.placement(0)])
-        self.hear(DECODE, Hello(theirs, self.pair.digest))
+        self.back = pair([theirs.placement(0)], self.placements)
+        lends = Lends("shm", self.back.digest) if fetch_back is not FetchBack.NEVER else None
+        self.hear(DECODE, Hello(theirs, self.pair.digest, lends))
 
     # ---- driving --------------------------------------------------------------------------------
 
@@ -177,6 +202,13 @@ class Bench:
                     kept = store[copy.key][g]
                     pool.update({(g, int(s)): k for s, k in zip(slots, kept, strict=True)})
                 self._step(r, Copied(copy.job, ""))
+            case Connect(peer=peer):
+                self._step(r, Connected(peer, ""))
+            case Read(handle=handle, copies=copies):
+                self.read(r, copies)
+                self._step(r, ReadEnded(handle, ReadOutcome.OK, ""))
+            case CancelRead():
+                pass  # it is done when its turn comes
             case Discard(key=name):
                 store.pop(name, None)
             case Digest(order=order):
@@ -184,6 +216,13 @@ class Bench:
                 self._step(r, DigestDone(order.job, sums))
             case _:
                 raise AssertionError(effect)
+
+    def read(self, r: int, copies: Any) -> None:
+        """What is read lands. Here it is what a source has whose blocks are all the same."""
+        for copy in copies:
+            size = self.placements[r].block_bytes(copy.group)
+            for target in copy.target:
+                self.pools[r][copy.group, int(target) // size] = 77
 
     def _step(self, r: int, event: Any) -> None:
         self.work += [(r, e) for e in self.ranks[r].step(event, T0)]
@@ -689,7 +728,8 @@ def test_nothing_is_kept_where_there_is_no_memory_or_no_need(
 @pytest.mark.parametrize("table", [PREFILL, UNIFIED])
 def test_the_table_of_resuming_is_exactly_this(table: Table) -> None:
     found = {(s, saw): to for (s, saw), to in table.items() if s is RoomState.RESUMING}
-    assert found == {
+    asks = {(RoomState.RESUMING, Saw.ASKED): RoomState.BORROWING} if table is PREFILL else {}
+    assert found == asks | {
         (RoomState.RESUMING, Saw.RESUMED): RoomState.COMPUTING,
         (RoomState.RESUMING, Saw.NOT_RESUMED): RoomState.QUEUED,
         (RoomState.RESUMING, Saw.END): RoomState.ENDING,

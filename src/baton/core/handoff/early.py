@@ -42,17 +42,18 @@ class EarlyOffers:
         waiting.offers[offer.number] = offer
         return True
 
-    def keep_borrow(self, sender: Boot, borrow: Borrow) -> bool:
-        """Keep a question beside the offers that came before it. Returns False if there are none
-        from that worker."""
+    def keep_borrow(self, sender: Boot, borrow: Borrow, now: Micros) -> bool:
+        """Keep a question. Returns False if there is no space for it."""
         waiting = self._rooms.get((borrow.key, sender))
         if waiting is None:
-            return False
+            if len(self._rooms) >= ROOMS:
+                return False
+            waiting = self._rooms[borrow.key, sender] = HeldOffers(Micros(now + LIFE), {})
         waiting.borrow = borrow
         return True
 
     def borrow(self, key: Key, sender: Boot) -> Borrow | None:
-        """Return the question that a worker has asked beside its offers; None without one."""
+        """Return the question that a worker has asked; None without one."""
         waiting = self._rooms.get((key, sender))
         return waiting.borrow if waiting is not None else None
 

@@ -12,7 +12,7 @@ that the window passes return to the pool.
 from collections.abc import Mapping, Sequence
 
 from baton.core.agreement import Hold
-from baton.core.ids import GroupName
+from baton.core.ids import GroupName, Key
 from baton.core.memory.pages import Ledger, PageState
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.span import Span
@@ -54,6 +54,17 @@ class BlockManager:
         shared = dict.fromkeys(sorted(self._ledger.cached), len(reuse)) if reuse else {}
         self._changes.append(Hold(room.key, taken, begins, shared))
         return True
+
+    def lodge(
+        self, key: Key, want: Mapping[GroupName, int], begins: Mapping[GroupName, int]
+    ) -> bool:
+        """Give a key pages beside those of rooms: `want` of each group, behind the first `begins`
+        of its sequence. Returns False, and takes nothing, if they are not free."""
+        begins = {g: n for g, n in begins.items() if n}
+        taken = self._ledger.take(key, want, PageState.COMMITTED, begins=begins)
+        if taken is not None:
+            self._changes.append(Hold(key, taken, begins))
+        return taken is not None
 
     def slide(self, room: OpenRoom, position: int, *, tokens: int) -> None:
         """Positions before `position` are computed on all ranks. Pages that the windows have passed

@@ -119,7 +119,7 @@ class LeaderBooks(Stage[Any]):
         """Order the ranks to zero the pools of all groups in the state table. While a room is open
         nothing is cleared, and the answer says so; nor where the pools are another engine's."""
         worker = self.worker
-        if worker.rooms or worker.role.guest:
+        if worker.rooms or worker.beside or worker.role.guest:
             worker.send(sender, self._view(clear.question))
             return
         worker.ledger.forget_cached()

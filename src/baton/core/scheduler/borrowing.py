@@ -25,11 +25,11 @@ from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import add_sums
 from baton.core.handoff.fetch_back import FetchBack, FetchBackRule
 from baton.core.handoff.plan import PairPlan
-from baton.core.ids import BlockIndex, Boot, Key, Micros, Rank
+from baton.core.ids import BlockIndex, Boot, GroupName, Key, Micros, Rank
 from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.pages import PageState
-from baton.core.messages import Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
+from baton.core.messages import BlockRun, Borrow, Doubt, Hello, Intactness, Loan, Returned, Verdict
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.offering import Offering
 from baton.core.scheduler.prefill_room import PrefillRoom
@@ -64,7 +64,7 @@ class Borrowing(Stage[PrefillRoom]):
         theirs, lends = hello.manifest, hello.lends
         wanted = (
             self.worker.reuse.on
-            and self.worker.reuse.resumes
+            and (self.worker.reuse.resumes or self.worker.reuse.keeps)
             and self.worker.manifest.seal
             and self.pace.mode is not FetchBack.NEVER
         )
@@ -97,24 +97,25 @@ class Borrowing(Stage[PrefillRoom]):
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
         """A room has pages for its prompt: ask decode for what is not cached here, where that is
         worth it."""
-        lender, lacking = (
-            self._lenders.get(room.ticket.decode),
-            self._last_block(room) - self._block(room.done),
-        )
-        if (
-            lender is None
-            or room.computes_all
-            or len(lender.connected) < len(self.worker.placements)
-            or lacking < self.worker.manifest.page_blocks
-        ):
+        lacking = self._last_block(room) - self._block(room.done)
+        if not self._may_ask(room) or lacking < self.worker.manifest.page_blocks:
             return
-        if not self._pays(room, lacking):
+        if self._pays(room, lacking):
+            self._ask(room, Borrow(room.key, self._block(room.done)))
+        else:
             self.worker.marks[Mark.NOT_WORTH_IT] += 1
-            return
+
+    def _may_ask(self, room: PrefillRoom) -> bool:
+        """Whether what decode has of a room's prompt would be of use, and can be read."""
+        lender = self._lenders.get(room.ticket.decode)
+        reached = lender is not None and len(lender.connected) == len(self.worker.placements)
+        return reached and not room.computes_all
+
+    def _ask(self, room: PrefillRoom, borrow: Borrow) -> None:
         self.worker.see(room, Saw.ASKED)
         self.worker.ledger.move(room.key, PageState.FETCHING)
         room.answer_by = Micros(self.worker.now + self.worker.settings.answer_ms * 1000)
-        self.worker.send(room.ticket.decode, Borrow(room.key, self._block(room.done)))
+        self.worker.send(room.ticket.decode, borrow)
 
     def _block(self, position: int) -> BlockIndex:
         return BlockIndex(position // self.worker.state_table.block_tokens)
@@ -143,7 +144,7 @@ class Borrowing(Stage[PrefillRoom]):
         for room in self.worker.rooms.in_state(RoomState.BORROWING):
             if room.answer_by is not None and self.worker.now >= room.answer_by:
                 self.worker.marks[Mark.NOT_ANSWERED] += 1
-                self._go_on(room)
+                self.go_on(room)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -160,31 +161,37 @@ class Borrowing(Stage[PrefillRoom]):
                 self.worker.marks[Mark.LOAN_TOO_LATE] += 1
                 self.worker.send(sender, Returned(loan.key))
             return
-        blocks = self._fits(room, sender, loan)
-        if blocks and self._pays(room, blocks):
-            self._order(room, loan, blocks)
+        lender = self._lenders.get(sender)
+        fits = lender is not None and self.fits(room, lender.manifest, loan)
+        if fits and self.worth_it(room, loan):
+            self.order(room, loan)
             return
-        self.worker.marks[Mark.NOT_WORTH_IT if blocks else Mark.NOTHING_LENT] += 1
+        self.worker.marks[Mark.NOT_WORTH_IT if fits else Mark.NOTHING_LENT] += 1
         if loan.runs:
             self.worker.send(sender, Returned(loan.key))
-        self._go_on(room)
+        self.go_on(room)
 
-    def _fits(self, room: PrefillRoom, sender: Boot, loan: Loan) -> int:
-        """Return the number of blocks that are lent directly after those that are here. It is 0 if
-        the loan is not usable: every group that lasts must be lent the same blocks."""
-        lender, first = self._lenders.get(sender), self._block(room.done)
-        ends = {run.end for run in loan.runs.values()}
-        if lender is None or loan.runs.keys() != self.worker.ledger.cached or len(ends) != 1:
-            return 0
+    def fits(self, room: PrefillRoom, lender: Manifest, loan: Loan) -> bool:
+        """Whether the loan is usable: every group that lasts must be lent the same blocks, directly
+        after those that are here."""
+        first, ends = self._block(room.done), {run.end for run in loan.runs.values()}
+        if loan.runs.keys() != self.worker.ledger.cached or len(ends) != 1:
+            return False
         end = ends.pop()
-        k = lender.manifest.page_blocks
-        pages = (end - 1) // k - first // k + 1
-        right = all(run.start == first and len(run.pages) == pages for run in loan.runs.values())
-        return end - first if right and first < end <= self._last_block(room) else 0
+        right = all(run.start == first and whole(lender, g, run) for g, run in loan.runs.items())
+        return right and first < end <= self._last_block(room)
 
-    def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
+    def worth_it(self, room: PrefillRoom, loan: Loan) -> bool:
+        """Whether to read a usable loan, and not compute what it has."""
+        return self._pays(room, _blocks(loan.runs))
+
+    def nbytes(self, runs: Mapping[GroupName, BlockRun]) -> int:
+        """Return the bytes of these blocks on all ranks."""
+        return _blocks(runs) * self.worker.reuse.block_bytes
+
+    def order(self, room: PrefillRoom, loan: Loan) -> None:
         """Order the ranks to read a loan into the room's own pages."""
-        usual_ms = self.pace.read.time(blocks * self.worker.reuse.block_bytes) / 1000
+        usual_ms = self.pace.read.time(self.nbytes(loan.runs)) / 1000
         room.answer_by, room.progress, room.reads_since = None, self.worker.now, self.worker.now
         room.loan = Fetch(
             order=self.worker.new_order(),
@@ -192,7 +199,7 @@ class Borrowing(Stage[PrefillRoom]):
             only=(),
             key=room.key,
             source=room.ticket.decode,
-            length=room.length,
+            length=loan.length or room.length,
             runs=loan.runs,
             sums=loan.sums,
             deadline_ms=min(
@@ -225,9 +232,11 @@ class Borrowing(Stage[PrefillRoom]):
         self.worker.send(fetch.source, Returned(room.key))
         if any(ballot.vote is not Vote.ARRIVED for ballot in ballots.values()):
             self.worker.marks[Mark.BORROWED_IN_VAIN] += 1
-            self._go_on(room)
-        else:
-            self._arrived(room, fetch, ballots)
+            self.go_on(room)
+            return
+        self.worker.marks[Mark.BORROWED] += 1
+        self.pace.read.saw(self.nbytes(fetch.runs), max(1, self.worker.now - room.reads_since))
+        self.arrived(room, fetch, ballots)
 
     def _doubt(self, fetch: Fetch, ballots: Iterable[Ballot]) -> None:
         """Have the lender look at blocks that differ from its sums: they changed on their way, or
@@ -240,13 +249,10 @@ class Borrowing(Stage[PrefillRoom]):
         """Count damage for the operator. The prompt is computed in any case."""
         self.worker.marks[Mark.LOAN_DAMAGED] += verdict.found is Intactness.DAMAGED
 
-    def _arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
-        blocks = next(run.end - run.start for run in fetch.runs.values())
-        self.worker.marks[Mark.BORROWED] += 1
+    def arrived(self, room: PrefillRoom, fetch: Fetch, ballots: Mapping[Rank, Ballot]) -> None:
+        """All that was lent is here, on every rank."""
+        blocks = _blocks(fetch.runs)
         self.worker.reuse.borrowed(blocks)
-        self.pace.read.saw(
-            blocks * self.worker.reuse.block_bytes, max(1, self.worker.now - room.reads_since)
-        )
         add_sums(
             room.sums,
             {rank: ballot.sums for rank, ballot in ballots.items()},
@@ -254,11 +260,21 @@ class Borrowing(Stage[PrefillRoom]):
         )
         room.borrowed = blocks * self.worker.state_table.block_tokens
         room.ordered = room.done = room.done + room.borrowed
-        self._go_on(room)
+        self.go_on(room)
         self._offering.brought(room)
 
-    def _go_on(self, room: PrefillRoom) -> None:
+    def go_on(self, room: PrefillRoom) -> None:
         """Compute what has not arrived."""
         room.answer_by, room.progress = None, self.worker.now
         self.worker.see(room, Saw.BORROWED)
         self.worker.ledger.move(room.key, PageState.COMPUTING)
+
+
+def whole(lender: Manifest, group: GroupName, run: BlockRun) -> bool:
+    """Whether a run has as many of the lender's pages as its blocks lie in."""
+    k = lender.blocks_per_page(group)
+    return 0 <= run.start < run.end and len(run.pages) == (run.end - 1) // k - run.start // k + 1
+
+
+def _blocks(runs: Mapping[GroupName, BlockRun]) -> int:
+    return next(run.end - run.start for run in runs.values())

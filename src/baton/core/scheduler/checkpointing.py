@@ -23,7 +23,8 @@ made. What is kept of it was not sealed before; ranks hash it beside the copy. O
 ends on a prefill worker is sealed, and has no more steps.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from baton.core.agreement import Ballot, Keep, Report, Resume, Vote, unpack_sums
@@ -231,17 +232,31 @@ class Checkpointing(Stage[Any]):
         if room.state is not RoomState.RESUMING:
             return
         assert one is not None, "it was found before the pages were taken"
+        room.foreseen = one.length
+        self.bring(room.key, one, self._resumed)
+
+    def bring(
+        self, key: Key, one: PromptCheckpoint, then: Callable[[Key, PromptCheckpoint, bool], None]
+    ) -> None:
+        """Order the ranks to bring a checkpoint into the pages that a key has for it. `then` is
+        told whether it is there as it was computed, unless the key is forgotten before; otherwise
+        the checkpoint is of no use any more."""
         self._book.pin(one)
-        self._resuming[room.key], room.foreseen = one, one.length
+        self._resuming[key] = one
         order = self.worker.new_order()
-        self.worker.draft.resume.append(Resume(order, one.name, room.key, one.length))
+        self.worker.draft.resume.append(Resume(order, one.name, key, one.length))
         # until all ranks have voted, some of them may still be copying into its pages
-        self.worker.orders.expect(order, room.key, self._resumed, by_all=True)
+        counted = partial(self._brought, then)
+        self.worker.orders.expect(order, key, counted, by_all=True)
 
     def forgotten(self, room: ComputedRoom) -> None:
         """A room that ended while it was resuming holds nothing any more."""
-        if room.key in self._resuming:
-            self._release(room.key)
+        self.let_go(room.key)
+
+    def let_go(self, key: Key) -> None:
+        """Nothing is brought into pages of a key any more. It need not have been."""
+        if key in self._resuming:
+            self._release(key)
 
     def _release(self, key: Key) -> PromptCheckpoint:
         one = self._resuming.pop(key)
@@ -250,14 +265,31 @@ class Checkpointing(Stage[Any]):
             self._forget(one)  # it was removed meanwhile
         return one
 
-    def _resumed(self, key: Key, order: int, vote: Vote, by_rank: Mapping[Rank, Ballot]) -> None:
+    def _brought(
+        self,
+        then: Callable[[Key, PromptCheckpoint, bool], None],
+        key: Key,
+        order: int,
+        vote: Vote,
+        by_rank: Mapping[Rank, Ballot],
+    ) -> None:
         """Every rank has its part of a checkpoint back, or one of them could not bring it back."""
+        if self.worker.agreement.drops(key):
+            return  # some of them have not even hashed it
+        one = self._resuming[key]
+        right = vote is Vote.ARRIVED and self._as_computed(one, by_rank)
+        if not right:
+            self.worker.marks[Mark.CHECKPOINT_UNUSABLE] += 1
+            self._book.remove(one)
+        self._release(key)
+        then(key, one, right)
+
+    def _resumed(self, key: Key, one: PromptCheckpoint, right: bool) -> None:
+        """A room may go on from a checkpoint, or must wait anew."""
         worker, room = self.worker, self.worker.rooms[key]
         if room.state is not RoomState.RESUMING:
             return  # it has ended meanwhile
-        one = self._resuming[key]
-        if vote is Vote.ARRIVED and self._as_computed(one, by_rank):
-            self._release(key)
+        if right:
             worker.marks[Mark.CHECKPOINT_USED] += 1
             worker.marks[Mark.ANSWER_USED] += one.beyond > 0
             worker.marks[Mark.PART_USED] += one.beyond < 0
@@ -265,23 +297,19 @@ class Checkpointing(Stage[Any]):
             worker.reuse.resumed(room, one.length)
             room.ordered = room.done = one.length
             room.foreseen, room.progress = 0, worker.now
+            kept = kept_blocks(worker.state_table, one.length, worker.manifest.page_blocks)
             room.sums = resumed_sums(
-                one,
+                one.sums,
+                {group: blocks.start for group, blocks in kept.items()},
                 worker.ledger.chain(key),
                 worker.state_table,
-                page_blocks=worker.manifest.page_blocks,
+                computed=one.length,
                 length=room.length,
             )
             for tell in worker.on_resumed:
                 tell(room)
             return
-        worker.marks[Mark.CHECKPOINT_UNUSABLE] += 1
-        self._book.remove(one)
-        self._release(key)
-        worker.see(room, Saw.NOT_RESUMED)
-        worker.ledger.give_back(key)
-        worker.draft.vacate.append(key)
-        room.checkpoint, room.foreseen = None, 0
+        begin_anew(worker, room)
 
     def _as_computed(self, one: PromptCheckpoint, by_rank: Mapping[Rank, Ballot]) -> bool:
         """Whether all blocks that have come back have the sums that they had at birth."""
@@ -295,3 +323,12 @@ class Checkpointing(Stage[Any]):
                 if (found != one.sums[Rank(rank), group]).any():
                     return False
         return True
+
+
+def begin_anew(worker: Worker[Any], room: ComputedRoom) -> None:
+    """A room has its pages, of which nobody was told, and not the state that it was to go on from:
+    it gives them up and waits anew."""
+    worker.see(room, Saw.NOT_RESUMED)
+    worker.ledger.give_back(room.key)
+    worker.draft.vacate.append(room.key)
+    room.checkpoint, room.foreseen = None, 0

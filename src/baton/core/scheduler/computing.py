@@ -21,7 +21,7 @@ from baton.core.prompt_scores import Score, joined
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.batches import Outcomes
 from baton.core.scheduler.checkpointing import Checkpointing, ComputedRoom
-from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.room import UNTOLD, RoomState
 from baton.core.scheduler.stage import Stage, drawn_of, scores_of
 from baton.core.scheduler.worker import Worker
 
@@ -74,7 +74,7 @@ class Computing(Stage[Any]):
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
         """The cached part of the prompt counts as computed."""
-        if not room.computes or room.state is RoomState.RESUMING:
+        if not room.computes or room.state in UNTOLD:
             return
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
         room.foreseen = 0
@@ -145,7 +145,7 @@ class Computing(Stage[Any]):
             score=self._score(room, end) if room.scores is not None else None,
             said=max(0, end - max(start, len(room.ticket.prompt))),
             # nobody has kept what is optional of the positions before it; a checkpoint has
-            cold=start > 0 and start == room.cached and room.checkpoint is None,
+            cold=start > 0 and start == room.cached and not self.worker.reuse.keeps,
         )
 
     def _score(self, room: ComputedRoom, end: int) -> Score:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from baton.core.agreement import Ballot, Constrain, Vote
 from baton.core.ids import Key, Rank
 from baton.core.scheduler.admission import Reuse
-from baton.core.scheduler.room import OpenRoom, RoomState
+from baton.core.scheduler.room import UNTOLD, OpenRoom
 from baton.core.scheduler.stage import Stage
 from baton.core.scheduler.worker import R
 
@@ -20,7 +20,7 @@ class Constraining(Stage[R]):
     """Gives the grammars of a worker's rooms to its ranks."""
 
     def admitted(self, room: R, reuse: Reuse) -> None:
-        if room.state is not RoomState.RESUMING:  # else it may have to give up everything again
+        if room.state not in UNTOLD:  # else it may have to give up everything again
             self.resumed(room)
 
     def resumed(self, room: R) -> None:

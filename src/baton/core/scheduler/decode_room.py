@@ -37,6 +37,7 @@ class DecodeRoom(GeneratingRoom):
         # the cached pages of its prompt when it was admitted
         self.pinned: tuple[CachedPage, ...] = ()
         self.brought = Brought()
+        self.lent = False  # whether a checkpoint was ever lent for it
 
     @property
     def cached(self) -> int:

@@ -53,7 +53,7 @@ class Followers:
         """
         if not self._reuse.on or room.computes_all or room.key in self._alone:
             return False
-        if self._reuse.keeps:
+        if self._reuse.keeps and room.computes:
             return False  # the end of another prompt is hardly ever within this one
         bring = {other.key: other for other in leading if other.enters}
         before = self._waits.get(room.key)

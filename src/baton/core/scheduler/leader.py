@@ -182,6 +182,9 @@ class Leader:
         for batch, ranks in worker.batches.take(report):
             self._batch_ended(batch, ranks)
         for key in worker.agreement.newly_quiet():
+            if key in worker.beside:
+                worker.beside.pop(key)()
+                continue
             room = worker.rooms[key]
             worker.see(room, Saw.QUIET)
             worker.forget(room)
@@ -466,6 +469,7 @@ class Leader:
             "orders": len(worker.orders),
             "wedged": len(worker.batches.wedges),
             "trials": worker.batches.trials_open,
+            "beside rooms": len(worker.beside),
         }
         for stage in self._stages:
             tables |= {name: len(table) for name, table in stage.kept().items()}

@@ -1,6 +1,7 @@
 """Lends cached state of a prompt to the prefill worker of its room, while the room is open.
 
-    prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known
+    prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known;
+                                                a checkpoint, where cached pages are not all: lending_checkpoints.py
             ◀──Loan(key, runs, sums)──          pages and seals of the blocks from `start` on; nothing, if there are none
             ── reads, verifies ──
             ──Doubt(key, blocks)──▶             where something differs: has the pages hashed, gives up what is damaged
@@ -14,9 +15,10 @@ too. The pin is a courtesy: correctness does not depend on it, as lent pages are
 their sums like all state that is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 from baton.core.errors import BatonError
 from baton.core.handoff.birth_sums import sums_of
@@ -30,20 +32,35 @@ from baton.core.manifest import Manifest
 from baton.core.marks import Mark
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import BlockRun, Borrow, Doubt, Intactness, Lends, Loan, Returned, Verdict
+from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.decode_room import DecodeRoom
+from baton.core.scheduler.lending_checkpoints import CheckpointLoans
 from baton.core.scheduler.room import RoomState
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
+
+CHECKPOINTS_SINCE = 2  # the protocol with which checkpoints began to be lent
 
 
 class Lending(Stage[DecodeRoom]):
     """The loans of one decode worker, and the doubts about them."""
 
-    def __init__(self, worker: Worker[DecodeRoom], partners: Partners, early: EarlyOffers) -> None:
+    def __init__(
+        self,
+        worker: Worker[DecodeRoom],
+        partners: Partners,
+        early: EarlyOffers,
+        checkpointing: Checkpointing,
+    ) -> None:
         super().__init__(worker)
         self._partners, self._early = partners, early
-        lends = worker.reuse.on and worker.reuse.resumes  # else prefill could not use it
+        self._checkpoints = CheckpointLoans(worker, checkpointing)
+        reuse = worker.reuse
+        lends = reuse.on and (reuse.resumes or reuse.keeps)  # else prefill could not use it
         self._on = lends and worker.settings.fetch_back is not FetchBack.NEVER
+
+    def kept(self) -> Mapping[str, Collection[Any]]:
+        return {"checkpoint loans": self._checkpoints.open}
 
     def handlers(self) -> Handlers:
         return {Borrow: self._on_borrow, Returned: self._on_returned, Doubt: self._on_doubt}
@@ -51,7 +68,8 @@ class Lending(Stage[DecodeRoom]):
     def way(self, theirs: Manifest, fabric: str) -> Lends | None:
         """Return how a worker that this one reads from may read from it: over the same fabric, by
         the plan of the reverse direction. None if it may not."""
-        plan = self._plan(theirs) if self._on else None
+        knows = self.worker.reuse.resumes or theirs.protocol >= CHECKPOINTS_SINCE
+        plan = self._plan(theirs) if self._on and knows else None
         return Lends(fabric, plan.digest) if plan is not None else None
 
     def _plan(self, theirs: Manifest) -> PairPlan | None:
@@ -66,7 +84,11 @@ class Lending(Stage[DecodeRoom]):
 
     def _on_borrow(self, sender: Boot, borrow: Borrow) -> None:
         room = self.worker.find(borrow.key)
-        if room is None and self._early.keep_borrow(sender, borrow):
+        if (
+            room is None
+            and not self.worker.epochs.passed(borrow.key)
+            and self._early.keep_borrow(sender, borrow, self.worker.now)
+        ):
             self.worker.marks[Mark.EARLY_BORROW] += 1
         elif room is None:
             self.worker.send(sender, Loan(borrow.key, {}, ()))
@@ -81,20 +103,26 @@ class Lending(Stage[DecodeRoom]):
             self._answer(room, borrow)
 
     def _answer(self, room: DecodeRoom, borrow: Borrow) -> None:
-        theirs = self._partners.find(room.ticket.prefill)
-        if theirs is None or not self._on or room.state is RoomState.ENDING:
-            self.worker.send(room.ticket.prefill, Loan(room.key, {}, ()))
-        else:
-            self.worker.send(room.ticket.prefill, self._loan(room, borrow, theirs.manifest))
+        theirs, send = (
+            self._partners.find(room.ticket.prefill),
+            partial(self.worker.send, room.ticket.prefill),
+        )
+        plan = self._plan(theirs.manifest) if theirs is not None else None
+        if plan is None or not self._on or room.state is RoomState.ENDING:
+            send(Loan(room.key, {}, ()))
+        elif self.worker.reuse.resumes:
+            send(self._loan(room, borrow, plan))
+        elif not self._checkpoints.begin(room, borrow, plan, send):
+            send(Loan(room.key, {}, ()))
 
-    def _loan(self, room: DecodeRoom, borrow: Borrow, theirs: Manifest) -> Loan:
+    def _loan(self, room: DecodeRoom, borrow: Borrow, plan: PairPlan) -> Loan:
         """Return a loan of what the cache has of a room's context from a block on. It stays pinned
         until the ledger is told that the loan has ended."""
-        worker, plan = self.worker, self._plan(theirs)
+        worker = self.worker
         k = worker.manifest.page_blocks
         chain = tuple(takewhile(lambda entry: entry.sums, worker.reuse.find(room, leaving=1)))
         end = BlockIndex(len(chain) * k)
-        if end <= borrow.start or plan is None:
+        if end <= borrow.start:
             return Loan(room.key, {}, ())
         worker.ledger.lend(room.key, chain)
         worker.reuse.lent(end - borrow.start)
@@ -108,17 +136,21 @@ class Lending(Stage[DecodeRoom]):
         )
 
     def forgotten(self, room: DecodeRoom) -> None:
+        self._end(room)
+
+    def _end(self, room: DecodeRoom) -> None:
         self.worker.ledger.end_loan(room.key)
+        self._checkpoints.end(room.key)
 
     def peer_lost(self, boot: Boot, why: str) -> None:
         """End the loans to a prefill worker that is gone, which reads no more."""
         for room in [r for r in self.worker.rooms.values() if r.ticket.prefill == boot]:
-            self.worker.ledger.end_loan(room.key)
+            self._end(room)
 
     def _on_returned(self, sender: Boot, message: Returned) -> None:
         room = self.worker.find(message.key)
         if room is not None:
-            self.worker.ledger.end_loan(room.key)
+            self._end(room)
 
     # ---- what differs ---------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from baton.core.messages import (
 from baton.core.scheduler.admission import Reuse
 from baton.core.scheduler.inspections import Differing
 from baton.core.scheduler.prefill_room import PrefillRoom
-from baton.core.scheduler.room import RoomState, Saw, finish_of
+from baton.core.scheduler.room import UNTOLD, RoomState, Saw, finish_of
 from baton.core.scheduler.stage import Handlers, Stage
 from baton.core.scheduler.worker import Worker
 
@@ -126,7 +126,7 @@ class Offering(Stage[PrefillRoom]):
     def admitted(self, room: PrefillRoom, reuse: Reuse) -> None:
         """The pages of the whole prompt are held. Decode can fetch its cached part at once."""
         room.progress = self.worker.now
-        if room.state is RoomState.RESUMING:
+        if room.state in UNTOLD:
             return  # it may have to give up its pages again
         self._offer(room, {}, (), None)
         if reuse:

@@ -23,6 +23,7 @@ class PrefillRoom(OpenRoom):
         self.admitted = False
         self.sums: RoomSums = {}  # of its whole blocks, as they were computed
         self.borrowed = 0  # positions whose state was fetched back from decode
+        self.asked = False  # whether decode was asked for a checkpoint
         self.answer_by: Micros | None = None  # set while decode is asked what it has of the prompt
         self.loan: Fetch | None = None  # set while it is being read
         self.reads_since = now

@@ -1,12 +1,13 @@
 """The sums of blocks that a prompt did not compute itself: what a checkpoint keeps of them, and
 what a prompt that resumes from it begins with (pure)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from baton.core.handoff.birth_sums import RoomSums, sums_of
-from baton.core.memory.checkpoints import KeptSums, PromptCheckpoint, kept_blocks
+from baton.core.ids import GroupName
+from baton.core.memory.checkpoints import KeptSums, kept_blocks
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.memory.state import StateTable, Unit, extent_blocks
 from baton.core.scheduler.prefill_room import PrefillRoom
@@ -23,24 +24,26 @@ def kept_sums(room: PrefillRoom, table: StateTable, page_blocks: int) -> KeptSum
 
 
 def resumed_sums(
-    one: PromptCheckpoint,
+    sums: KeptSums,
+    firsts: Mapping[GroupName, int],
     chain: Sequence[CachedPage],
     table: StateTable,
     *,
-    page_blocks: int,
+    computed: int,
     length: int,
 ) -> RoomSums:
     """Return the sums of all blocks that are complete where a prompt of `length` positions goes on,
     from the first one of its own extent on. Its slots are sealed at its own end.
 
+    sums: of the blocks that it has beside the chain, of each group from its block in `firsts` on
     chain: the cached pages that it begins with
+    computed: positions of which it has the state
     """
-    found = sums_of(chain)
-    kept, done = kept_blocks(table, one.length, page_blocks), one.length // table.block_tokens
-    for (rank, group), rows in one.sums.items():
+    found, done = sums_of(chain), computed // table.block_tokens
+    for (rank, group), rows in sums.items():
         if table.group(group).unit is Unit.SLOT:
             continue
-        first = kept[group].start
+        first = firsts[group]
         begin = extent_blocks(table.group(group).extent, length, table.block_tokens).start
         part = rows[max(0, begin - first) : max(0, done - first)]
         before = found.get((rank, group))

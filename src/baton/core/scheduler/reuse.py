@@ -70,8 +70,8 @@ class Reuse:
     def find(self, room: OpenRoom, *, leaving: int | None = None) -> tuple[CachedPage, ...]:
         """Return the longest cached beginning of a room's context that leaves at least `leaving`
         tokens: by default the one that draws the first token, where the prompt is computed.
-        Nothing for a room that computes all of its prompt. With checkpoints, the pages are those of
-        the longest one, which the room is told.
+        Nothing for a room that computes all of its prompt. With checkpoints, the pages of a prompt
+        that is computed here are those of the longest one, which the room is told.
 
         It ends before the first page that was not verified in time. What follows is computed or
         fetched as if it were not cached: to verify it first would make the room wait for a worker
@@ -80,7 +80,7 @@ class Reuse:
         room.checkpoint, room.overdue = None, False
         if room.computes_all:
             return ()
-        if self.keeps:
+        if self.keeps and room.computes:
             return self._resumable(room)
         found = self._ledger.cache.find(self.chain(room, leaving=leaving))
         fresh = self._scrubber.fresh(found)
@@ -165,8 +165,8 @@ class Reuse:
         positions are computed on every rank, and their whole blocks are sealed.
 
         Where the cache has another page with the same beginning, the room's page and all that
-        follow stay its own. With checkpoints they enter under other hashes, if a checkpoint is to
-        belong to them.
+        follow stay its own. With checkpoints those of a prompt that is computed here enter under
+        other hashes, if a checkpoint is to belong to them.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -179,7 +179,7 @@ class Reuse:
             text = self._text(room, at) if self._tells_tokens else None
             room.enters = self._ledger.enter(room.key, digest, page_sums, text)
             marks[Mark.COMPUTED_TWICE] += not room.enters
-            if not room.enters and self.keeps and not self._is_kept(room):
+            if not room.enters and self.keeps and room.computes and not self._is_kept(room):
                 name = f"{room.key.room}.{room.key.epoch}".encode()
                 twin = twin_hash(digest, name)
                 room.enters = self._ledger.enter(room.key, twin, page_sums, text)

@@ -17,6 +17,7 @@ import msgspec
 
 from baton.core.errors import ConfigError
 from baton.core.handoff.early import EarlyOffers
+from baton.core.handoff.fetch_back import FetchBack
 from baton.core.handoff.pairing import Partners
 from baton.core.ids import Micros
 from baton.core.manifest import Manifest
@@ -25,6 +26,7 @@ from baton.core.messages import Ticket
 from baton.core.scheduler.admission import AdmissionPolicy
 from baton.core.scheduler.ahead import AheadOfDecode
 from baton.core.scheduler.borrowing import Borrowing
+from baton.core.scheduler.borrowing_checkpoints import AskingFirst, BorrowingCheckpoints
 from baton.core.scheduler.checkpointing import Checkpointing
 from baton.core.scheduler.computing import Computing
 from baton.core.scheduler.constraining import Constraining
@@ -63,19 +65,19 @@ def prefill(worker: Worker[PrefillRoom]) -> Stages:
     rule = ChunkRule(worker.settings.step_tokens, worker.settings.last_chunk_tokens)
     offering, checkpointing = Offering(worker), Checkpointing(worker)
     ahead = AheadOfDecode(worker, offering)
-    return ahead, (
-        ahead,
-        checkpointing,
-        Constraining(worker),
-        Computing(worker, checkpointing, rule=rule, then=offering.computed),
-        offering,
-        Borrowing(worker, offering),
+    stages = (
+        *(checkpointing, Constraining(worker)),
+        *(Computing(worker, checkpointing, rule=rule, then=offering.computed), offering),
     )
+    if worker.reuse.keeps:
+        borrowing = BorrowingCheckpoints(worker, offering)
+        return ahead, (ahead, AskingFirst(worker, borrowing), *stages, borrowing)
+    return ahead, (ahead, *stages, Borrowing(worker, offering))
 
 
 def _use_checkpoints(worker: Worker[Any]) -> None:
     """Let prompts begin with checkpoints, where they cannot with cached pages alone and there is
-    memory for them."""
+    memory for them; on decode, let prefill have those of answers."""
     manifest, settings = worker.manifest, worker.settings
     # state that comes back unverified must not spread
     worker.reuse.keeps = (
@@ -95,13 +97,14 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
     worker.reuse.on = (
         worker.settings.prefix_cache and manifest.seal and bool(manifest.table.lasting)
     )
-    partners, early = Partners(manifest), EarlyOffers()
-    lending = Lending(worker, partners, early)
+    if worker.settings.fetch_back is not FetchBack.NEVER:
+        _use_checkpoints(worker)
+    partners, early, checkpointing = Partners(manifest), EarlyOffers(), Checkpointing(worker)
+    lending = Lending(worker, partners, early, checkpointing)
     pairing = Pairing(worker, partners, lends=lending.way)
     # state is lent, and verified at rest, only with its sums
     verification = Verification(worker, tell=worker.reuse.on)
     fetching = Fetching(worker, pairing, verification, early)
-    checkpointing = Checkpointing(worker)
     preemption = Preemption(worker, checkpointing, admissible=fetching.admissible)
     generating = Generating(worker, preemption, checkpointing)
     return preemption, (

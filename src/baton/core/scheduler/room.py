@@ -70,6 +70,10 @@ class RoomState(StrEnum):
     ENDED = "ended"
 
 
+# where a room that has just got its pages may have to give them up again, so nobody is told of it
+UNTOLD = (RoomState.RESUMING, RoomState.BORROWING)
+
+
 class Saw(StrEnum):
     """What happens to a room."""
 
@@ -79,7 +83,8 @@ class Saw(StrEnum):
     HELD_TO_COMPUTE = "held_to_compute"  # pages were taken for its prompt, which is computed here
     # pages were taken for its prompt, which goes on from a checkpoint
     HELD_TO_RESUME = "held_to_resume"
-    RESUMED = "resumed"  # every rank has its part of the checkpoint; the rest is computed
+    # every rank has its part of the checkpoint, also of one fetched back; the rest is computed
+    RESUMED = "resumed"
     NOT_RESUMED = "not_resumed"  # one has not: the room gives up its pages and waits anew
     ASKED = "asked"  # decode was asked for what it has cached of the prompt
     BORROWED = "borrowed"  # that has arrived, or will not come; the rest is computed

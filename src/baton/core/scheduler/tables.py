@@ -39,8 +39,11 @@ PREFILL: Table = {
     **RESUME,
     (RoomState.COMPUTING, Saw.ADMITTED): RoomState.COMPUTING,
     (RoomState.COMPUTING, Saw.ASKED): RoomState.BORROWING,
+    (RoomState.RESUMING, Saw.ASKED): RoomState.BORROWING,  # before it resumes
     (RoomState.BORROWING, Saw.ADMITTED): RoomState.BORROWING,
     (RoomState.BORROWING, Saw.BORROWED): RoomState.COMPUTING,
+    (RoomState.BORROWING, Saw.RESUMED): RoomState.COMPUTING,  # from a checkpoint of decode's
+    (RoomState.BORROWING, Saw.NOT_RESUMED): RoomState.QUEUED,
     (RoomState.BORROWING, Saw.END): RoomState.ENDING,
     (RoomState.COMPUTING, Saw.LAST_CHUNK): RoomState.OFFERED,
     (RoomState.OFFERED, Saw.ADMITTED): RoomState.OFFERED,
@@ -62,6 +65,7 @@ UNIFIED: Table = COMPUTE_AND_GENERATE | RESUME
 
 DECODE: Table = {
     **COMPUTE_AND_GENERATE,  # where it computes a prompt itself
+    **RESUME,
     (RoomState.QUEUED, Saw.HELD): RoomState.FETCHING,
     (RoomState.FETCHING, Saw.ARRIVED): RoomState.COMMITTING,
     (RoomState.FETCHING, Saw.END): RoomState.ENDING,

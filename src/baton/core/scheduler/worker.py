@@ -105,6 +105,8 @@ class Worker(Generic[R]):
         self.spent: dict[RoomState, Durations] = {}
         self.on_forget: list[Callable[[R], None]] = []  # called when a room holds nothing any more
         self.on_resumed: list[Callable[[R], None]] = []  # when a room goes on from a checkpoint
+        # what is called when what a key holds beside the rooms is touched by no rank any more
+        self.beside: dict[Key, Callable[[], None]] = {}
         self._last_order = 0
 
     # ---- who takes part in what (session/senders.py) --------------------------------------------

@@ -15,12 +15,14 @@ import msgspec
 from baton.core.frames import Said
 from baton.core.messages import (
     AskCache,
+    Borrow,
     CacheChanged,
     Credits,
     Ended,
     Hello,
     Introduce,
     LedgerView,
+    Loan,
     Register,
     Trial,
 )
@@ -35,6 +37,8 @@ NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
         Trial: {"step": 2},
         Ended: {"phases": 2},
         LedgerView: {"speculation": 2},
+        Borrow: {"known": 2},
+        Loan: {"length": 2},
     }
 )
 

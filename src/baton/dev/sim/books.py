@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import Hold, RowOrder, StepPlan
-from baton.core.ids import GroupName, Key, Page, Rank, RankId
+from baton.core.ids import GroupName, Key, Page, Rank, RankId, is_loan
 from baton.core.memory.state import Full, Placement, Unit, Window
 from baton.core.work import Handle, Job, Row
 from baton.dev.sim.engine import SimEngine
@@ -88,6 +88,7 @@ class ShadowBooks:
                     keep,
                     collective.said.get(keep.key, ()),
                     collective.stamps.get(keep.key, ()),
+                    collective.beside(keep.key),
                     one_length=any(group.unit is Unit.SLOT for group in groups),
                 )
         for key in plan.drop:
@@ -105,9 +106,13 @@ class ShadowBooks:
         for back in plan.restore:
             self._restored.add(back.key)
         for resume in plan.resume:
-            if self.engine is not None and resume.key not in self.dropped:
-                self._resuming.add(resume.key)
-                self.engine.collective.resumed(resume, self._whole(resume.key))
+            if self.engine is None or resume.key in self.dropped:
+                continue
+            if is_loan(resume.key):
+                self.engine.collective.resumes.begins(resume)
+                continue
+            self._resuming.add(resume.key)
+            self.engine.collective.resumed(resume, self._whole(resume.key))
         for key in plan.commit:
             self._commit(key)
         for row in plan.batch:

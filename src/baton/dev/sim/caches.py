@@ -21,7 +21,16 @@ import msgspec
 from baton.core.agreement import Fetch, Hold, RowOrder, StepPlan, StepResult
 from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.frames import Said
-from baton.core.ids import BlockIndex, GroupName, Key, Rank, Seq, TokenId
+from baton.core.ids import (
+    BlockIndex,
+    GroupName,
+    Key,
+    Rank,
+    Seq,
+    TokenId,
+    is_loan,
+    loan_key,
+)
 from baton.core.memory.state import Full, StateTable, Unit, extent_blocks
 from baton.core.messages import Admitted, BlockRun, FirstToken, Loan, Received, Ticket, Tokens
 from baton.dev.sim import content
@@ -82,6 +91,8 @@ class CacheBook:
         self._kept: dict[Digest, Kept] = {}
         self._at: dict[Where, Digest] = {}
         self._rooms: dict[Key, Held] = {}
+        # pages that checkpoints are brought into to be lent, by loan key
+        self._lodged: dict[Key, Mapping[GroupName, list[int]]] = {}
         self._judged: dict[Key, Held] = {}  # rooms whose commit was ordered
         # steps under way: what each computes, and on how many ranks it has not ended
         self._steps: dict[Seq, _Step] = {}
@@ -185,6 +196,8 @@ class CacheBook:
                 past = next(i for i, hold in enumerate(plan.hold) if hold.key == key) + 1
                 self._give(plan.hold[done:past])
                 return past
+            case Loan(key=key, runs=runs, length=length) if runs and length:
+                self._lend_checkpoint(key, runs, length)
             case Loan(key=key, runs=runs) if runs:
                 self._lend(key, runs)
             case Received(key=key):
@@ -222,6 +235,7 @@ class CacheBook:
             self._at.clear()
         for key in plan.drop:
             self._rooms.pop(key, None)
+            self._lodged.pop(key, None)
 
     def pinned(self, pins: int) -> None:
         """The leader's turn is over, and its cache has `pins` pins, some of them perhaps for rooms
@@ -233,6 +247,9 @@ class CacheBook:
 
     def _give(self, holds: Iterable[Hold]) -> None:
         for hold in holds:
+            if is_loan(hold.key):
+                self._lodge(hold)
+                continue
             room = self._rooms.get(hold.key)
             if room is None:
                 room = self._begin(hold)
@@ -251,6 +268,59 @@ class CacheBook:
                         self._collective.boot, (group, page), hold.key
                     )
                     self._forget((group, page))
+
+    def _lodge(self, hold: Hold) -> None:
+        """Pages are given to a loan."""
+        if any(hold.shared.values()):
+            self._violate("cache_begins", f"{self._name}: a loan is given cached pages as its own")
+        self._lodged[hold.key] = {g: [int(p) for p in pages] for g, pages in hold.pages.items()}
+        for group, numbers in self._lodged[hold.key].items():
+            for page in numbers:
+                self._collective.world.loans.given(self._collective.boot, (group, page), hold.key)
+                self._forget((group, page))
+
+    def _lend_checkpoint(self, key: Key, runs: Mapping[GroupName, BlockRun], length: int) -> None:
+        """Check a checkpoint that is lent for a room: its complete pages must be cached, and the
+        rest of it be what was brought back for that loan."""
+        kept, lodged = (
+            self._collective.resumes.of(loan_key(key)),
+            self._lodged.get(loan_key(key), {}),
+        )
+        who, b = (
+            f"{self._name} lends {length} positions for {_short(key)}",
+            self._table.block_tokens,
+        )
+        if kept is None or len(kept.tokens) != length:
+            self._violate("lends_cached", f"{who}, and was to bring back another checkpoint")
+            return
+        cached = self._find(kept.salt, kept.tokens)
+        if len(cached) < length // self._page_tokens:
+            self._violate("lends_cached", f"{who}; {len(cached)} of its pages are cached")
+            return
+        blocks: dict[int, tuple[int, ...]] = {}
+        places: set[Where] = set()
+        for group in self._table.groups:
+            run, due = runs.get(group.name), extent_blocks(group.extent, length, b)
+            start, pages = due.start, lodged.get(group.name, [])
+            if group.name in self._lasting:
+                start = run.start if run is not None else 0
+                pages = [*(page.pages[group.name] for page in cached), *pages][start // self._k :]
+                for n in range(start, due.end):
+                    blocks[n] = kept.stamps[n * b : (n + 1) * b]
+            if (
+                run is None
+                or (run.start, run.end) != (start, due.end)
+                or [int(p) for p in run.pages] != pages
+            ):
+                self._violate(
+                    "lends_cached", f"{who}: {run} of {group.name}, where {pages} are due"
+                )
+            places.update((group.name, page) for page in pages)
+        tainted = kept.tainted or any(page.tainted for page in cached)
+        lent = Lent(blocks, tainted, length, kept.beside)
+        self._collective.world.loans.lends(
+            self._collective.boot, key, frozenset(places), lent, chain=len(cached)
+        )
 
     def _begin(self, hold: Hold) -> Held:
         ticket = self._tickets[hold.key]

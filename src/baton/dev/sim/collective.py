@@ -18,7 +18,7 @@ from baton.core.work import Batch, Row
 from baton.dev.sim import content
 from baton.dev.sim.costs import Costs
 from baton.dev.sim.heap import Heap
-from baton.dev.sim.loans import Loans
+from baton.dev.sim.loans import Lent, Loans
 from baton.dev.sim.resumes import Resumes
 from baton.dev.sim.tape import Tape
 from baton.dev.sim.work import Work
@@ -38,6 +38,8 @@ class CollectiveWorld(Protocol):
     tickets: Mapping[Key, Ticket]
     # stamps of the positions of a room that a prefill worker has
     stamps: dict[tuple[Boot, Key], list[int]]
+    # the same in groups that do not last, where these are others
+    beside: dict[tuple[Boot, Key], list[int]]
     tainted: set[Key]  # rooms computed from damaged memory, and sealed as they are
     loans: Loans
     costs: Costs
@@ -65,6 +67,8 @@ class Collective:
         self._ends_at: dict[Rank, int] = {}
         self.stamps: dict[Key, list[int]] = {}  # stamps of the positions known so far
         self.histories: dict[Key, list[int]] = {}
+        # of rooms that go on from a checkpoint: its stamps in groups that do not last
+        self._beside: dict[Key, tuple[int, ...]] = {}
         # blocks of the pools, and for whom they were computed or fetched back
         self.authors: dict[Place, Key] = {}
         self.brought: dict[Place, tuple[int, ...]] = {}  # stamps of blocks that were fetched back
@@ -139,6 +143,8 @@ class Collective:
         stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
         if self.role != "decode" or ticket.prefill == ticket.decode:
             self.world.stamps[self.boot, row.key] = stamps
+            if row.key in self._beside:
+                self.world.beside[self.boot, row.key] = self.beside(row.key)
         if self.role != "decode":
             for group in self._whole:
                 for block in range(row.start // self._b, (len(stamps) - 1) // self._b + 1):
@@ -171,7 +177,11 @@ class Collective:
                     f"{_short(row.key)} begins at position {row.start}; "
                     f"{len(kept.stamps)} come from a checkpoint",
                 )
+            self._beside[row.key] = kept.beside
             return list(kept.stamps)
+        lent = self.world.loans.lent.get(row.key)
+        if lent is not None and row.start and lent.length == row.start:
+            return self._computed_there(row, lent, histories)
         places = [
             self._place(row, block, self._whole[0]) for block in range(-(-row.start // self._b))
         ]
@@ -185,6 +195,22 @@ class Collective:
             self.stamp_at(places[p // self._b], p % self._b, h)
             for p, h in enumerate(histories[: row.start])
         ]
+
+    def _computed_there(self, row: Row, lent: Lent, histories: list[int]) -> list[int]:
+        """A room goes on from a checkpoint of decode's: return the stamps of what it had cached
+        here, and then of what was lent."""
+        if lent.tainted:
+            self.world.tainted.add(row.key)
+        self._beside[row.key] = lent.beside
+        found = []
+        for position in range(row.start):
+            block, offset = divmod(position, self._b)
+            place = self._place(row, block, self._whole[0])
+            if place in self.authors:
+                found.append(self.stamp_at(place, offset, histories[position]))
+            else:
+                found.append(lent.blocks[block][offset])
+        return found
 
     def given(self, group: GroupName, blocks: range) -> None:
         """A page begins a new life: forget what its blocks held."""
@@ -206,14 +232,15 @@ class Collective:
                     self.brought[place] = kept.stamps[block * b : (block + 1) * b]
 
     def _resumed_to(self, key: Key) -> int:
-        kept = self.resumes.of(key)
-        return len(kept.stamps) if kept is not None else 0
+        return len(self._beside.get(key, ()))
 
     def offered(self, key: Key, runs: Mapping[GroupName, BlockRun]) -> None:
         """A prefill leader offers blocks of a room. Blocks that were not computed here must have
         been fetched back."""
-        if all(g.name in runs for g in self.placement.table.groups if not g.optional):
-            for group in self._whole:
+        lent = self.world.loans.lent.get(key)
+        checkpoint = lent is not None and lent.length > 0
+        if checkpoint or all(g.name in runs for g in self.placement.table.groups if not g.optional):
+            for group in [group for group in self._whole if group in runs]:
                 self._computed(key, group, runs[group])
 
     def _computed(self, key: Key, group: GroupName, run: BlockRun) -> None:
@@ -243,12 +270,23 @@ class Collective:
 
     def of_group(self, key: Key, group: GroupName, stamps: list[int]) -> list[int]:
         """Return the stamps of a room in a group, given those in groups that last. State that does
-        not last was handed over though what lasts was cached."""
-        cached = len(self.inherited.get(key, ()))
-        if not cached or group in self._whole:
+        not last was handed over though what lasts was cached; or it came with a checkpoint, beside
+        what was cached."""
+        if group in self._whole:
             return stamps
-        theirs = self.world.stamps.get((self.world.tickets[key].prefill, key), [])
+        if self.role != "decode":
+            begun = self._beside.get(key, ())
+            return [*begun, *stamps[len(begun) :]]
+        at = self.world.tickets[key].prefill, key
+        theirs = self.world.beside.get(at) or self.world.stamps.get(at, [])
+        cached = len(theirs) if at in self.world.beside else len(self.inherited.get(key, ()))
         return theirs[:cached] + stamps[cached:]
+
+    def beside(self, key: Key) -> list[int]:
+        """Return the stamps of what is computed of a room in groups that do not last."""
+        stamps = self.stamps.get(key, [])
+        groups = [g.name for g in self.placement.table.groups if g.name not in self._whole]
+        return self.of_group(key, groups[0], stamps) if groups else stamps
 
     def known(self, key: Key) -> list[int]:
         """Return the stamps of all positions that decode has of a room."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from baton.core.effects import Effect, Issue, Send
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key
+from baton.core.ids import Boot, Key, is_loan
 from baton.core.messages import (
     Abort,
     Failed,
@@ -61,7 +61,7 @@ class Endings:
             elif isinstance(effect, Issue):
                 dropped += effect.plan.drop
         for key in dropped:
-            if (worker, key) not in self._explained:
+            if (worker, key) not in self._explained and not is_loan(key):
                 self._violate(
                     "end_said", f"{name} drops {key.room[-4:]}.{key.epoch}, and nobody hears of it"
                 )

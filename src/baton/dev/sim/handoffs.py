@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from baton.core.agreement import Hold, StepPlan
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key, TokenId
+from baton.core.ids import Boot, Key, TokenId, is_loan
 from baton.core.manifest import Manifest
 from baton.core.memory.state import Unit, Window
 from baton.core.messages import (
@@ -58,7 +58,8 @@ class Handoffs:
     def ordered(self, worker: Manifest, plan: StepPlan) -> None:
         """A leader has issued a plan."""
         for hold in plan.hold:
-            self._hold(worker, hold)
+            if not is_loan(hold.key):
+                self._hold(worker, hold)
         self._dropped.update((worker.boot, key) for key in plan.drop)
 
     def _hold(self, worker: Manifest, hold: Hold) -> None:

@@ -1,11 +1,11 @@
 """The loans of decode workers to prefill, kept from what their leaders say and hear, without the
 code under test.
 
-Checked: only cached pages are lent, and they hold what the room's own tokens imply (the cache's
-book checks this, caches.py); while a loan is open none of its pages is given to a room; prefill
-tells the lender of blocks that differ before it returns the loan. A loan is open from `Loan` until
-`Returned`, the end of its room on decode, or the end of the session between the two, whichever is
-first.
+Checked: only cached pages are lent, or those of a checkpoint that was brought back for the loan,
+and they hold what the room's own tokens imply (the cache's book checks this, caches.py); while a
+loan is open none of its pages is given to a room; prefill tells the lender of blocks that differ
+before it returns the loan. A loan is open from `Loan` until `Returned`, the end of its room on
+decode, or the end of the session between the two, whichever is first.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +26,9 @@ class Lent(msgspec.Struct, frozen=True):
 
     blocks: Mapping[int, tuple[int, ...]]
     tainted: bool
+    # of a checkpoint: its length, and its stamps in groups that do not last
+    length: int = 0
+    beside: tuple[int, ...] = ()
 
 
 class Loans:

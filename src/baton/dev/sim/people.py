@@ -25,6 +25,7 @@ CHANGED = "changed in prefill's own memory"
 LONGEST_PROMPT = 22  # tokens, of an ordinary request
 # lengths: short ones more often than long ones
 PROMPTS = (*range(1, 11), *range(1, 11), *range(1, LONGEST_PROMPT + 1))
+ANSWERED_PROMPTS = range(5, 16)  # which leave space for the answer in the next turn's
 LONG_PROMPTS = range(10, LONGEST_PROMPT + 1)
 LONGEST_MORE = 10  # tokens after a prompt that was asked before
 SALTS = ("", "", "", "another tenant")
@@ -194,7 +195,10 @@ class SimulatedClients:
         and more, like the next turn of a chat."""
         prompts = self._answered() or self._prompts
         prompt: tuple[TokenId, ...] = prompts[self._world.tape.below(len(prompts), "which prompt")]
-        if self._world.tape.chance(0.3, "with the answer"):
+        # where only the end of an answer is of use to prefill, more often
+        if self._world.tape.chance(
+            0.7 if self._world.draw.lends_checkpoints else 0.3, "with the answer"
+        ):
             asked = next((c.submit for c in self.clients if c.submit.prompt == prompt), None)
             answer = (
                 right_answer(prompt, asked.sampling, asked.limits, asked.grammar)[0]
@@ -217,6 +221,8 @@ class SimulatedClients:
         fetched back, or to fill wires in a crowd."""
         draw = self._world.draw
         lengths = LONG_PROMPTS if draw.crowded or draw.fetch_back is FetchBack.ALWAYS else PROMPTS
+        if draw.lends_checkpoints and not draw.crowded:
+            lengths = ANSWERED_PROMPTS
         found: int = lengths[self._world.tape.below(len(lengths), "prompt length")]
         return found
 

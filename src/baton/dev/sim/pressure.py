@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from baton.core.agreement import StepPlan
 from baton.core.effects import Effect, Issue
 from baton.core.frames import Said
-from baton.core.ids import Boot, GroupName, Key
+from baton.core.ids import Boot, GroupName, Key, is_loan
 from baton.core.messages import BlockRun, Offer, Ticket
 
 OVERTAKES, URGENT_OVERTAKES = 4, 16  # as the docs say
@@ -95,6 +95,8 @@ class Pressure:
         for back in plan.restore:
             self._return(worker, name, back.key)
         for hold in plan.hold:
+            if is_loan(hold.key):
+                continue  # it waits for no memory, and nobody waits for it
             if (worker, hold.key) not in self._held and hold.key not in plan.drop:
                 self._enter(worker, name, hold.key)
         for fetch in plan.fetch:

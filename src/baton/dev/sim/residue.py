@@ -242,8 +242,8 @@ JUSTIFIED: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("CachedPage", "pages"): _cache,
         ("CachedPage", "sums"): _cache,
         # checkpoints, each of which belongs to a cached page
-        ("HostLedger", "_taken"): lambda live, owner, table: (
-            not table or (live.role != "decode" and all(isinstance(key, int) for key in table))
+        ("HostLedger", "_taken"): lambda live, owner, table: all(
+            isinstance(key, int) for key in table
         ),
         ("Checkpoints", "_used"): _cache,
         ("Checkpoints", "_counts"): lambda live, owner, table: (

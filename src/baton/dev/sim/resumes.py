@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from baton.core.agreement import Keep, Resume
-from baton.core.ids import CheckpointName, Key, TokenId
+from baton.core.ids import CheckpointName, Key, TokenId, room_key
 from baton.core.messages import Ticket
 
 
@@ -25,6 +25,7 @@ class KeptPrompt(msgspec.Struct, frozen=True):
     tokens: tuple[TokenId, ...]
     salt: str
     stamps: tuple[int, ...]  # of its positions
+    beside: tuple[int, ...]  # of the same positions in groups that do not last
     author: Key
     tainted: bool  # whether it was computed from damaged memory
 
@@ -40,13 +41,20 @@ class Resumes:
         self._rooms: dict[Key, KeptPrompt] = {}
 
     def kept(
-        self, order: Keep, tokens: Sequence[TokenId], stamps: Sequence[int], *, one_length: bool
+        self,
+        order: Keep,
+        tokens: Sequence[TokenId],
+        stamps: Sequence[int],
+        beside: Sequence[int],
+        *,
+        one_length: bool,
     ) -> None:
         """A rank is ordered to keep what cached pages lack of a room.
 
         Args:
             tokens: of the positions that are computed of it, drafts that were wrong among them
             stamps: of these positions
+            beside: of the same in groups that do not last
             one_length: whether some of its state is that of all these positions alone
         """
         ticket, length = self._tickets[order.key], order.length
@@ -60,13 +68,18 @@ class Resumes:
             )
         tainted = order.key in self._tainted
         kept = KeptPrompt(
-            tuple(tokens[:length]), ticket.cache_salt, tuple(stamps[:length]), order.key, tainted
+            tuple(tokens[:length]),
+            ticket.cache_salt,
+            tuple(stamps[:length]),
+            tuple(beside[:length]),
+            order.key,
+            tainted,
         )
         self._kept.setdefault(order.name, kept)
 
     def begins(self, order: Resume) -> KeptPrompt:
-        """A rank is ordered to bring a checkpoint into the pages of a room."""
-        kept, ticket = self._kept.get(order.name), self._tickets[order.key]
+        """A rank is ordered to bring a checkpoint into the pages of a room, or of a loan for it."""
+        kept, ticket = self._kept.get(order.name), self._tickets[room_key(order.key)]
         known = (*ticket.prompt, *ticket.said)
         who = f"{_short(order.key)} goes on from position {order.length}"
         if kept is None:

@@ -175,6 +175,11 @@ class WorldDraw(msgspec.Struct, frozen=True):
         return LAYER_DRAFTS if any(group.optional for group in self.table.groups) else 0
 
     @property
+    def lends_checkpoints(self) -> bool:
+        """Whether what decode lends to prefill are checkpoints."""
+        return self.fetch_back is not FetchBack.NEVER and not self.table.cacheable
+
+    @property
     def clean(self) -> bool:
         """Whether no fault occurs in this world."""
         return self.faults == Faults()
@@ -259,7 +264,7 @@ def draw_service(tape: Tape) -> WorldDraw:
             ranks += worker.tp * worker.pp
             workers.append(worker)
     caches = CACHES[tape.below(len(CACHES), "decode caches")]
-    back = caches if caches is not None and table.cacheable else FetchBack.NEVER
+    back = caches if caches is not None else FetchBack.NEVER
     found = WorldDraw(
         table=table,
         gateways=("gateway-0", "gateway-1") if tape.chance(0.2, "two gateways") else ("gateway-0",),
@@ -275,6 +280,12 @@ def draw_service(tape: Tape) -> WorldDraw:
         alike=tape.chance(0.5, "alike") or back is FetchBack.ALWAYS,
         shaped=tape.chance(0.4, "shaped"),
     )
+    if found.lends_checkpoints:  # which takes host memory on both sides
+        least = HOST_STATES[0] * state_bytes(Placement(table, 1, 1, 0, 0, 1), LONGEST)
+        more = tuple(
+            msgspec.structs.replace(w, host_bytes=w.host_bytes or int(least)) for w in workers
+        )
+        found = msgspec.structs.replace(found, workers=more)
     verify_ms = VERIFY_MS[tape.below(len(VERIFY_MS), "verified within")]
     found = msgspec.structs.replace(found, verify_ms=verify_ms)
     where = UNIFIED[tape.below(len(UNIFIED), "unified")]

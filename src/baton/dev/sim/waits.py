@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from baton.core.agreement import StepPlan
 from baton.core.frames import Said
-from baton.core.ids import Boot, Key
+from baton.core.ids import Boot, Key, is_loan, room_key
 from baton.core.messages import Admitted, Ticket
 from baton.dev.sim.excuses import DISTURBED, InjectedFault
 
@@ -35,12 +35,13 @@ class Waits:
     def ordered(self, worker: Boot, plan: StepPlan) -> None:
         """A leader has issued a plan."""
         for hold in plan.hold:
-            ticket = self._tickets[hold.key]
+            ticket = self._tickets[room_key(hold.key)]
             if worker == ticket.prefill != ticket.decode and (worker, hold.key) not in self._known:
                 self._known.add((worker, hold.key))
                 self._since[worker, hold.key] = self._now()
         for key in plan.drop:
-            self._ends(worker, key)
+            if not is_loan(key):
+                self._ends(worker, key)
 
     def heard(self, worker: Boot, message: Said) -> None:
         """A leader receives a message."""

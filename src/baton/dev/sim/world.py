@@ -134,6 +134,8 @@ class World:
         self.people = SimulatedClients(self)
         self.tainted: set[Key] = set()  # rooms computed from damaged memory
         self.stamps: dict[tuple[Boot, Key], list[int]] = {}  # by prefill worker and room
+        # the same in groups that do not last, where these are others
+        self.beside: dict[tuple[Boot, Key], list[int]] = {}
         self.caches: dict[Boot, CacheBook] = {}  # of decode workers
         # room -> names of its request and of the workers and gateways of its tickets
         self.concerned: dict[str, set[str]] = {}

@@ -2,8 +2,8 @@
 
 - The pages of a dropped room are reused only after every rank has said `quiet`.
 - The pages of a preempted room are reused only after every rank has its state in the host store.
-- The pages of a room that does not resume from a checkpoint are reused only after every rank has
-  said that it copies nothing into them any more.
+- The pages of a room that does not resume from a checkpoint, its own worker's or decode's, are
+  reused only after every rank has said that it copies or reads nothing into them any more.
 - Rooms that share a page have the same tokens at the same positions there.
 """
 
@@ -53,7 +53,8 @@ class PageBooks(Check):
         self._quiet: dict[Key, set[Rank]] = {}
         self._offloads: dict[int, Key] = {}
         self._stored: dict[Key, set[Rank]] = {}
-        # rooms that resume from checkpoints, and the ranks that have voted on that
+        self._used: set[Key] = set()  # rooms with whose pages something was ordered
+        # rooms that resume from checkpoints, or fetch back, and the ranks that have voted on that
         self._resumes: dict[int, Key] = {}
         self._voted: dict[Key, set[Rank]] = {}
 
@@ -118,6 +119,7 @@ class PageBooks(Check):
         """A room gives up its pages."""
         self._counts.pop(key, None)
         self._passed.pop(key, None)
+        self._used.discard(key)
         for place in self._held.pop(key, []):
             self._holders[place].discard(key)
 
@@ -133,9 +135,9 @@ class PageBooks(Check):
                 if self._end_resume(key) != self._ranks:
                     yield (
                         f"plan {plan.seq} takes the pages of {brief(key)}, and some rank may "
-                        "still copy a checkpoint into them"
+                        "still copy a checkpoint into them, or read one"
                     )
-            elif self._stored.pop(key, set()) != self._ranks:
+            elif key in self._used and self._stored.pop(key, set()) != self._ranks:
                 yield (
                     f"plan {plan.seq} takes the pages of {brief(key)}, whose state is not "
                     "in every rank's host store"
@@ -143,8 +145,15 @@ class PageBooks(Check):
             self._free(key)
         for offload in plan.offload:
             self._offloads[offload.order], self._stored[offload.key] = offload.key, set()
-        for resume in plan.resume:
-            self._resumes[resume.order], self._voted[resume.key] = resume.key, set()
+        patient = [fetch for fetch in plan.fetch if fetch.patient]
+        brings: list[tuple[int, Key]] = [(o.order, o.key) for o in plan.resume]
+        brings += [(o.order, o.key) for o in patient]
+        for order, key in brings:
+            self._resumes[order], self._voted[key] = key, set()
+        self._used.update(key for _, key in brings)
+        self._used.update(o.key for o in plan.fetch)
+        self._used.update(o.key for o in plan.offload)
+        self._used.update(o.key for o in plan.batch)
         for hold in plan.hold:
             if hold.key in gone:
                 yield f"plan {plan.seq} gives pages to {brief(hold.key)}, which was dropped"

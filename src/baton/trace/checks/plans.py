@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from baton.core.agreement import StepPlan
 from baton.core.events import MessageReceived, PeerLost
-from baton.core.ids import Boot, Epoch, Key, Room, Seq
+from baton.core.ids import Boot, Epoch, Key, Room, Seq, room_key
 from baton.core.messages import Close, Ended, Ticket
 from baton.core.parts import LeaderParts
 from baton.trace.checks.check import Check, brief, plans, raised, sent
@@ -90,7 +90,7 @@ class NewestEpoch(Check):
             case _:
                 pass
         for plan in plans(step):
-            for what, key in served(plan):
+            for what, key in ((what, room_key(key)) for what, key in served(plan)):
                 newest = self._newest.get(key.room)
                 if newest is None:
                     yield f"plan {plan.seq} has a {what} of {brief(key)}, for which no ticket came"

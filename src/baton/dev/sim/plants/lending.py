@@ -4,9 +4,11 @@ failure does harm."""
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from baton.core.ids import Boot, Key, Micros
+from baton.core.ids import Boot, Key, Micros, loan_key
+from baton.core.memory.checkpoints import PromptCheckpoint
 from baton.core.memory.pages import Ledger
 from baton.core.memory.prefix_cache import CachedPage
 from baton.core.messages import FailCode, Loan
@@ -14,10 +16,12 @@ from baton.core.rank import rank as rank_module
 from baton.core.rank.fetch_order import OpenOrder, Piece
 from baton.core.rank.fetches import Fetches
 from baton.core.rank.rank_effects import RankEffect
+from baton.core.scheduler import lending as lending_module
 from baton.core.scheduler import roles as roles_module
 from baton.core.scheduler.borrowing import Borrowing
 from baton.core.scheduler.decode_room import DecodeRoom
 from baton.core.scheduler.lending import Lending
+from baton.core.scheduler.lending_checkpoints import CheckpointLoan, CheckpointLoans
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.room import RoomState
 from baton.dev.sim.parts import Parts, Replaced
@@ -64,8 +68,8 @@ class LoanUnchecked(Fetches):
 
 
 class Impatient(Borrowing):
-    def _order(self, room: PrefillRoom, loan: Loan, blocks: int) -> None:
-        super()._order(room, loan, blocks)
+    def order(self, room: PrefillRoom, loan: Loan) -> None:
+        super().order(room, loan)
         room.answer_by = Micros(self.worker.now + 1_000)
 
 
@@ -74,10 +78,10 @@ def _lends_on(self: Lending, room: DecodeRoom) -> None:
 
 
 class NeverGoesOn(Borrowing):
-    def _go_on(self, room: PrefillRoom) -> None:
+    def go_on(self, room: PrefillRoom) -> None:
         room.answer_by = None
         if room.borrowed:
-            super()._go_on(room)
+            super().go_on(room)
 
 
 class FailsWithIt(Borrowing):
@@ -88,7 +92,45 @@ class FailsWithIt(Borrowing):
             self.worker.fail(room, FailCode.HANDOFF_FAILED, "nothing is lent", retry=False)
 
 
+class LendsOneTooMany(CheckpointLoans):
+    def _loan(self, key: Key, one: PromptCheckpoint, loan: CheckpointLoan) -> Loan:
+        found = super()._loan(key, one, loan)
+        return replace(found, length=found.length + 1)
+
+
+class LendsForAMoment(CheckpointLoans):
+    def _brought(self, key: Key, one: PromptCheckpoint, right: bool) -> None:
+        super()._brought(key, one, right)
+        self._worker.ledger.give_back(key)
+
+
+class LendsForEver(CheckpointLoans):
+    def end(self, room: Key) -> None:
+        self.open.pop(loan_key(room), None)
+
+
 PLANTS = (
+    Plant(
+        "checkpoint_lent_too_long",
+        "a checkpoint is lent as that of one position more than it has",
+        ("lends_cached",),
+        4,
+        lambda: Parts(replaced=(Replaced(lending_module, "CheckpointLoans", LendsOneTooMany),)),
+    ),
+    Plant(
+        "lent_checkpoint_reused",
+        "the pages that a checkpoint is lent from are given to others while they are read",
+        ("lent_pinned", "one_owner", "page_books"),
+        6,
+        lambda: Parts(replaced=(Replaced(lending_module, "CheckpointLoans", LendsForAMoment),)),
+    ),
+    Plant(
+        "lent_checkpoint_kept",
+        "the pages that a checkpoint is lent from are never given back",
+        ("nothing_left", "liveness", "healed_succeeds", "no_spurious_failure"),
+        6,
+        lambda: Parts(replaced=(Replaced(lending_module, "CheckpointLoans", LendsForEver),)),
+    ),
     Plant(
         "loan_unpinned",
         "pages that are lent to prefill are given up for others while they are read",

@@ -156,4 +156,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "news_for_older_peers": 1,
     "newer_manifest_passed_on": 2,
     "newest_protocol_only": 1,
+    "checkpoint_lent_too_long": 13,
+    "lent_checkpoint_reused": 13,
+    "lent_checkpoint_kept": 13,
 }
