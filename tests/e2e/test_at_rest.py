@@ -10,7 +10,7 @@ from tests.e2e.nursery import Nursery
 from tests.e2e.test_prefix_cache import some
 
 from baton.core.messages import LedgerView
-from baton.dev.chaos.pools import flip_bits
+from baton.gateway.pool_bits import flip_bits
 from baton.shell.settings import Role
 
 PAGE = 16

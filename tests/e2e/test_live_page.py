@@ -240,7 +240,10 @@ def test_the_buttons_of_the_demo_kill_and_freeze_a_worker(tmp_path, tiny):
                 pid_of(service, "decode-0"),
                 await text(page, "#workers tr:first-child code"),
             )
-            assert await text(page, "#workers tr:first-child td:last-child") == "Kill\nCut the wire"
+            assert (
+                await text(page, "#workers tr:first-child td:last-child")
+                == "Kill\nCut the wire\nFlip bits"
+            )
             await page.value("document.querySelector('#workers tr:first-child button').click()")
             await asyncio.to_thread(
                 wait_for, lambda: not psutil.pid_exists(pid), seconds=10, why="it is killed"
@@ -326,6 +329,62 @@ def test_a_stream_goes_on_when_the_demo_cuts_a_wire(tmp_path, tiny, worker):
                 why="its connections are whole",
             )
             assert len(after - before) >= 1, "one is another"
+            assert begun_again(service) == 0
+            only_ours(page, service)
+
+    with demo(tmp_path, tiny) as service:
+        asyncio.run(scenario(service))
+        service.wait_clean()
+
+
+def damaged(service: Service) -> int:
+    """How many cached pages were found to have changed."""
+    page = service.http.get("/metrics").text
+    found = re.findall(r"^baton:prefix_cache_damaged_pages_total{.*} ([0-9.]+)$", page, re.M)
+    return sum(int(float(n)) for n in found)
+
+
+@pytest.mark.parametrize("worker", ["decode-0", "prefill-0"])
+def test_bits_that_the_demo_flips_are_found_and_change_no_answer(tmp_path, tiny, worker):
+    """They flip in what is cached of a question, which is asked again. While a request has pages
+    there, they do not."""
+
+    async def asked(page) -> str:
+        await page.value("document.getElementById('chat-text').focus()")
+        await page.type("say it once more, " * 15)  # more than a page of tokens
+        await page.press(*ENTER)
+        return "[...document.querySelectorAll('.turn.answered .text')].at(-1).textContent"
+
+    async def scenario(service: Service):
+        async with tab(tmp_path / "profile") as page:
+            await opened(page, service)
+            announced = "document.getElementById('announcer').innerText"
+            flip = f"""[...document.querySelectorAll('#workers button')].find((one) =>
+              one.ariaLabel.startsWith('Flip bits {worker}')).click()"""
+            await page.value("document.getElementById('chat-tokens').value = '1500'")
+            said = await asked(page)
+            await page.until(f"{said}.length > 20", why="it has begun")
+            if worker == "decode-0":  # by hand: a browser complains of what is refused
+                path, own = f"/demo/flip?worker={worker}", {"x-baton-demo": "1"}
+                refused = await asyncio.to_thread(service.http.post, path, headers=own)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (409, "busy")
+            await page.until(
+                f"{announced} === 'The answer is complete.'", why="its end", seconds=60
+            )
+            due = await page.value(said)
+            await asyncio.to_thread(service.wait_clean)
+            assert damaged(service) == 0
+            await page.value(flip)
+            await asyncio.to_thread(
+                wait_for, lambda: damaged(service) > 0, seconds=10, why="it is found"
+            )
+            await page.value(f"{announced.removesuffix('.innerText')}.innerText = ''")
+            await page.value("document.getElementById('chat-new').click()")
+            said = await asked(page)
+            await page.until(
+                f"{announced} === 'The answer is complete.'", why="its end", seconds=60
+            )
+            assert await page.value(said) == due
             assert begun_again(service) == 0
             only_ours(page, service)
 

@@ -32,6 +32,7 @@ from baton.shell.settings import Role, WorkerSettings
 from baton.shell.threads import CpuShare, available_cores, divide, together, warning
 
 LAST_PORT = 65_535
+DEMO_VERIFY_S = 1.0  # --cache-verify-interval at most, with --demo
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +110,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     demo: Annotated[
         bool,
         Flag(
-            "The live page at / has buttons that kill and freeze workers, and cut their "
-            "connections; on loopback only.",
+            "The live page at / has buttons that kill and freeze workers, cut their connections "
+            "and flip bits of their memory; on loopback only.",
             PROCESSES,
         ),
     ] = False
@@ -219,6 +220,10 @@ def plan(
         threads=1,
         fabric_settings=given.make(FabricSettings, host=host),
     )
+    if service.demo and shared.cache_verify_interval_s:
+        # what the page damages is to be found before somebody asks for it
+        interval = min(shared.cache_verify_interval_s, DEMO_VERIFY_S)
+        shared = msgspec.structs.replace(shared, cache_verify_interval_s=interval)
     return gateways, plan_workers(service, shared, cores=cores, threads=given.get("threads"))
 
 

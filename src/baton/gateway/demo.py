@@ -2,7 +2,8 @@
 
     page ──POST /demo/kill?worker=NAME──▶ Demo ──a signal──▶ the worker's ranks
                                           │  └── their pids, as the worker's ledger states them
-                                          └──shutdown──▶ the gateway's own ends of their connections
+                                          ├──shutdown──▶ the gateway's own ends of their connections
+                                          └──a bit of each page──▶ their pools, while no request uses them
 
 Only a client on this machine is served, whose browser shows a page of this service itself; and only
 processes that descend from the gateway's own parent, the supervisor, are hurt.
@@ -10,6 +11,7 @@ processes that descend from the gateway's own parent, the supervisor, are hurt.
 
 import asyncio
 import os
+import random
 import signal
 import socket
 from collections.abc import Mapping
@@ -22,21 +24,24 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from baton.core.messages import LedgerView
 from baton.gateway.auth import require_local
 from baton.gateway.door import Door
 from baton.gateway.faults import Fault, HttpFault, refuse
+from baton.gateway.pool_bits import flip_bits
 
 log = structlog.get_logger("baton.gateway")
 FROZEN_S = 3.0
 Address = tuple[str, int]
 HEADER = "x-baton-demo"  # which no page of another origin may send without being asked for
 SIGNALS: Mapping[str, signal.Signals] = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
-CUT = "cut"
-DEEDS = (*SIGNALS, CUT)
+CUT, FLIP = "cut", "flip"
+DEEDS = (*SIGNALS, CUT, FLIP)
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """POST /demo/..: the processes that have got the signal, or lost a connection."""
+    """POST /demo/..: the processes that have got the signal, lost a connection, or whose memory has
+    changed."""
 
     worker: str
     pids: tuple[int, ...]
@@ -57,10 +62,14 @@ class Demo:
         if deed not in DEEDS:
             raise refuse(f"there is {', '.join(DEEDS)}, not {deed[:40]!r}", status=404)
         report = await self._door.ledger(audit=False)
-        ranks = [rank for view in report.workers if view.name == worker for rank in view.ranks]
-        if not ranks:
+        views = [view for view in report.workers if view.name == worker]
+        if not views:
             raise refuse(f"no worker answers that is called {worker[:40]!r}", param="worker")
-        hurt = tuple(rank.pid for rank in ranks if self._hurt(rank.pid, deed))
+        pids = [rank.pid for view in views for rank in view.ranks]
+        if deed == FLIP:
+            hurt = tuple(pid for view in views for pid in self._flip(view))
+        else:
+            hurt = tuple(pid for pid in pids if self._hurt(pid, deed))
         log.warning("demo", deed=deed, worker=worker, pids=hurt)
         if deed == "freeze" and hurt:
             thaw = asyncio.ensure_future(self._thaw(hurt))
@@ -103,6 +112,38 @@ class Demo:
             ]
             return sum(_shut_down(fd, far) for fd, far in ends) > 0
         return False
+
+    def _flip(self, view: LedgerView) -> list[int]:
+        """Flip a bit in each page of a worker at rest, as failing memory would; returns the ranks.
+
+        Raises:
+            HttpFault: 409 while requests hold pages there, of which tokens are computed at once;
+                403 if this user may not write to the memory of other processes
+        """
+        if view.rooms or view.reads or view.copies:
+            raise refuse(
+                f"{view.name} has {len(view.rooms)} requests, and its memory changes only while it "
+                "has none: wait for their ends",
+                code="busy",
+                status=409,
+            )
+        pages = max(states["total"] for states in view.pages.values())
+        owned = [rank.pid for rank in view.ranks if self._owns(rank.pid)]
+        try:
+            for pid in owned:
+                flip_bits(pid, pages, random.Random(), share=1.0)
+        except PermissionError as error:
+            raise HttpFault(
+                403,
+                Fault(
+                    f"the memory of {view.name} cannot be written to from another process "
+                    f"({error}); run as root, or with kernel.yama.ptrace_scope = 0",
+                    "permission_error",
+                    None,
+                    "forbidden",
+                ),
+            ) from error
+        return owned
 
     def _owns(self, pid: int) -> bool:
         return self._supervisor in (parent.pid for parent in psutil.Process(pid).parents())

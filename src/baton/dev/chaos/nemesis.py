@@ -22,7 +22,7 @@ from baton.dev.chaos.cable import OtherMachine
 from baton.dev.chaos.history import CORRUPT, GATEWAY, ProcessFault, role_of
 from baton.dev.chaos.injections import CABLE_KINDS, PROCESS_KINDS
 from baton.dev.chaos.machine_clock import MachineClock
-from baton.dev.chaos.pools import flip_bits
+from baton.gateway.pool_bits import flip_bits
 
 PAUSE_S = (1.0, 4.0)  # between a service that is whole and the next fault
 JUMPS_S = (60.0, 3600.0)
