@@ -10,9 +10,10 @@ position that is not computed has no logits; its own pages enter like any others
 Pages that last are cached (`StateTable.lasting`). A model that has other state too (windows, slots)
 cannot compute on from them, as that state is gone. A room whose state is fetched gets the rest from
 prefill. Where prompts are computed, a room begins with cached pages only if a checkpoint has the
-rest (memory/checkpoints.py); without checkpoints the cache of such a model is off there. A
-checkpoint belongs to the very pages above which its own state was computed. So a room that computes
-what is cached already enters its pages too, under another hash.
+rest (memory/checkpoints.py); without checkpoints the cache of such a model is off there, and on
+decode it is for rooms that are fetched. A checkpoint belongs to the very pages above which its own
+state was computed. So a room that computes what is cached already enters its pages too, under
+another hash.
 """
 
 from collections.abc import Iterable, Sequence
