@@ -383,7 +383,8 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
         Literal["auto", "never"],
         Flag(
             "auto: a decode worker's pools have room for the chunks of prompts, so that gateways "
-            "with this flag may have it compute them of models with windows or recurrent state too.",
+            "with this flag may have it compute them of models with windows or recurrent state "
+            "too.",
             MEMORY,
         ),
     ] = "never"

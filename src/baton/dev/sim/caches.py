@@ -8,10 +8,10 @@ without the code under test.
     Hold                  a page that is given as the room's own is cached no more
 
 A page enters behind those of its room that have entered, and only if no other page holds the same
-tokens with the same salt; so it is known exactly what is cached. Only where a prompt is computed that
-may go on from checkpoints alone, its pages may enter beside others with the same tokens, as *twins*,
-which no room finds by its tokens. Such a room begins with the pages above which its checkpoint was
-computed, and with none without one. Checked: the leader takes the same
+tokens with the same salt; so it is known exactly what is cached. Only where a prompt is computed
+that may go on from checkpoints alone, its pages may enter beside others with the same tokens, as
+*twins*, which no room finds by its tokens. Such a room begins with the pages above which its
+checkpoint was computed, and with none without one. Checked: the leader takes the same
 pages for cached; a room begins with the longest beginning that is cached, and with nothing else;
 cached blocks are not fetched, and all others are; a page that enters holds on every rank what its
 tokens imply, and is never written.
