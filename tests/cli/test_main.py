@@ -209,6 +209,18 @@ def test_serve_plans_with_absolute_paths(checkpoint, monkeypatch, free_port):
     assert {s.served_model_name for s in planned} == {"."}
 
 
+@pytest.mark.parametrize(("flags", "said"), [((), "never"), (("--local-prefill", "auto"), "auto")])
+def test_serve_tells_gateways_and_workers_whether_decode_computes_prompts(
+    checkpoint, monkeypatch, flags, said
+):
+    planned = []
+    monkeypatch.setattr(
+        serve, "supervise", lambda gateways, workers, _: planned.extend([*gateways, *workers]) or 7
+    )
+    assert run(["serve", str(checkpoint), "--port", "0", "--gateways", "2", *flags]) == 7
+    assert [one.local_prefill for one in planned] == [said] * 4
+
+
 def test_several_gateways_register_workers_at_addresses_of_their_own(checkpoint, monkeypatch):
     planned = []
     monkeypatch.setattr(

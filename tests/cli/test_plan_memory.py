@@ -69,6 +69,25 @@ def test_windows_take_no_more_than_rooms_can_use(
     assert bytes_ <= 8 * MIB
 
 
+def test_decode_that_computes_prompts_has_windows_for_their_chunks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(make_tiny(tmp_path / "m", "gemma3", num_hidden_layers=4))  # windows of 20 positions
+    flags = ("--kv-memory", "8MiB", "--page-size", "16", "--max-num-seqs", "4")
+    flags += ("--max-num-batched-tokens", "64")
+
+    def window(*more: str) -> int:
+        pools = said(capsys, path, *flags, *more)["pools"]
+        return next(int(pool["pages"]) for pool in pools if pool["group"] == "window")
+
+    assert window() == window("--local-prefill", "never") == 4 * 3
+    # 19 positions before a chunk of 64 and its own lie in seven pages of 16 at most
+    assert window("--local-prefill", "auto") == 4 * 7
+    assert window("--role", "unified") == window("--role", "unified", "--local-prefill", "auto")
+    assert window("--role", "unified") == 4 * 7
+    assert window("--local-prefill", "auto", "--pp", "2") == 4 * 11  # a chunk in each stage
+
+
 def test_host_memory_holds_so_many_requests_that_give_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,8 +118,10 @@ def test_flags_for_vllm_need_vllm(capsys, monkeypatch):
     assert run(["serve", "/m", "--vllm-args", "--block-size 32"]) == 2
     assert "--engine vllm" in capsys.readouterr().err
     monkeypatch.setattr(run_vllm.importlib.util, "find_spec", lambda name: None)
-    assert run(["serve", "/m", "--engine", "vllm"]) == 2
-    assert "has no vLLM" in capsys.readouterr().err
+    # gateways take the second flag, and ask no guest to compute prompts
+    for flags in ((), ("--local-prefill", "auto")):
+        assert run(["serve", "/m", "--engine", "vllm", *flags]) == 2
+        assert "has no vLLM" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="has no vLLM"):
         run_vllm.require_vllm()
 

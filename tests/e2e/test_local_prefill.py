@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.reference import Reference
 from tests.e2e.service import Service, split, wait_for
+from tests.tiny import make_tiny
 
 AUTO = ("--local-prefill", "auto")
 PAGE, TOKENS = 64, 12
@@ -73,3 +74,35 @@ def test_without_it_decode_computes_nothing(tmp_path: Path, tiny: Path) -> None:
             ask(service, some(PAGE, n))
         assert computed(service, "prefill") == 4
         assert computed(service, "decode") == 0
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen3_next"])
+@pytest.mark.timeout(300)
+def test_where_state_passes_decode_goes_on_from_where_its_answers_ended(
+    tmp_path: Path, family: str
+) -> None:
+    """Of a model with windows or recurrent state. A chunk has more pages than a window touches, so
+    that pools made for what a window sees would not hold it. Decode keeps the ends of answers
+    though prefill fetches nothing back."""
+    path = make_tiny(tmp_path / "model", family, num_hidden_layers=4)
+    reference = Reference(path)
+    flags = ("--fetch-back", "never", "--max-num-seqs", "1")
+    with split(tmp_path, path, gateway=AUTO, prefill=flags, decode=(*flags, *AUTO)) as service:
+        wait_for(lambda: computed_by_both(service), seconds=60, why="both compute prompts")
+        prompt = some(3 * PAGE - 5, 7)
+        for turn in range(3):
+            said, cached = ask(service, prompt)
+            assert said == reference.answer(prompt, TOKENS), f"turn {turn}"
+            assert cached >= 3 * PAGE - 5 or turn == 0
+            prompt += [*said, *some(40, turn)]
+        service.processes["prefill"].kill()
+        before, known = computed(service, "decode"), 0
+        prompt = some(3 * PAGE + 5, 30)
+        for turn in range(3):
+            said, cached = ask(service, prompt)
+            assert said == reference.answer(prompt, TOKENS), f"alone, turn {turn}"
+            assert cached == known, f"alone, turn {turn}"
+            known = len(prompt) + TOKENS - 1
+            prompt += [*said, *some(40, turn)]
+        assert computed(service, "decode") == before + 3
+        service.wait_clean()

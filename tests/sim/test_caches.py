@@ -19,9 +19,18 @@ from tests.sim.test_checkers import (
     violate,
 )
 
-from baton.core.agreement import Fetch, Hold, Inspect
+from baton.core.agreement import Fetch, Hold, Inspect, Keep, Resume, RowOrder, StepResult
 from baton.core.effects import Issue, Send
-from baton.core.ids import BlockIndex, Page, Rank, Stamp, TokenId
+from baton.core.ids import (
+    BlockIndex,
+    CheckpointName,
+    GroupName,
+    Page,
+    Rank,
+    Stamp,
+    TokenId,
+    TokenIndex,
+)
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Window
 from baton.core.messages import Admitted, BlockRun, Limits, Received, Ticket, Tokens
 from baton.dev.sim.caches import CacheBook
@@ -58,8 +67,12 @@ def ticket(number, prompt, salt=""):
 class History:
     """What a leader does, turn by turn; room 1 comes first and leaves pages 5 and 6."""
 
-    def __init__(self, *, salt="", wrong=(), on=True, table=TABLE):
-        tickets = {t.key: t for t in (ticket(1, FIRST), ticket(2, SECOND, salt), ticket(3, FIRST))}
+    def __init__(self, *, salt="", wrong=(), on=True, table=TABLE, local=False):
+        """local: whether room 2 is computed here"""
+        second = ticket(2, SECOND, salt)
+        if local:
+            second = msgspec.structs.replace(second, prefill=DECODE)
+        tickets = {t.key: t for t in (ticket(1, FIRST), second, ticket(3, FIRST))}
         heap = SimpleNamespace(now=0)
         self.flips: dict[int, int] = {}
         self.world = SimpleNamespace(tainted=set(), loans=Loans(tickets, violate), heap=heap)
@@ -286,3 +299,84 @@ def test_what_of_an_offer_is_lacking():
     assert not history.book.lacks(key(2), run(0, 2))
     assert history.book.lacks(key(2), run(1, 3))
     assert not history.book.lacks(key(2), {})
+
+
+PASSING = msgspec.structs.replace(
+    TABLE, groups=(*TABLE.groups, Group(GroupName("window"), Unit.PAGE, Window(6)))
+)
+NAME = CheckpointName(7)
+
+
+def kept():
+    """Room 1 is kept, and over; of what it has, pages 5 and 6 are cached."""
+    history = History(table=PASSING, local=True)
+    history.admit(1, (5, 6, 7))
+    history.fetch(1, 0, 3)
+    history.turn(Send(PREFILL, Received(key(1))), cached=(5, 6))
+    order = Keep(1, NAME, key(1), 9)
+    history.turn(Issue(plan(4, keep=(order,), drop=(key(1),))), cached=(5, 6))
+    return history
+
+
+def resumes(history, pages, *, shared, cached, resume=True):
+    given = Hold(key(2), {FULL: tuple(map(Page, pages))}, {}, {FULL: shared})
+    back = (Resume(2, NAME, key(2), 9),) if resume else ()
+    history.turn(Issue(plan(5, hold=(given,), resume=back)), cached=cached)
+
+
+def test_a_prompt_that_is_computed_where_state_passes_goes_on_above_its_checkpoint_alone():
+    resumes(kept(), (5, 6, 8), shared=2, cached=(5, 6))
+    resumes(kept(), (1, 2, 3), shared=0, cached=(5, 6), resume=False)
+    for pages, shared, resume in (
+        ((5, 6, 8), 2, False),
+        ((5, 8, 9), 1, True),
+        ((1, 2, 3), 0, True),
+    ):
+        with breaks("cache_begins"):
+            resumes(kept(), pages, shared=shared, cached=(5, 6), resume=resume)
+
+
+def test_it_goes_on_above_no_page_that_is_cached_no_more():
+    history = kept()
+    history.turn(Issue(plan(5, clear=(FULL,))), cached=())
+    with breaks("cache_begins"):
+        resumes(history, (5, 6, 8), shared=2, cached=())
+
+
+def test_a_room_whose_checkpoint_does_not_come_back_begins_anew_in_the_same_plan():
+    history = kept()
+    resumes(history, (5, 6, 8), shared=2, cached=(5, 6))
+    given = Hold(key(2), {FULL: tuple(map(Page, (1, 2, 3)))}, {}, {FULL: 0})
+    history.turn(Issue(plan(6, vacate=(key(2),), hold=(given,))), cached=(5, 6))
+    compute(history, cached=(5, 6, 1, 2))
+
+
+def compute(history, *, cached):
+    """All of room 2 in one step."""
+    row = RowOrder(key(2), 0, SECOND, {}, len(SECOND), None, TokenIndex(0))
+    before = history.cached
+    history.turn(Issue(plan(7, batch=(row,))), cached=before)
+    history.book.stepped([StepResult(7, (SimpleNamespace(key=key(2), failed=None),))])
+    history.turn(cached=cached)
+
+
+@pytest.mark.parametrize("twins", [(1, 2), (1,), ()])
+def test_it_may_bring_again_what_is_cached_and_others_begin_with_what_was_there(twins):
+    history = kept()
+    resumes(history, (1, 2, 3), shared=0, cached=(5, 6), resume=False)
+    compute(history, cached=(5, 6, *twins))
+    history.admit(3, (5, 6, 9), shared=2, cached=(5, 6, *twins))
+
+
+def test_the_page_that_is_not_complete_never_enters():
+    history = kept()
+    resumes(history, (1, 2, 3), shared=0, cached=(5, 6), resume=False)
+    with breaks("cache_exact"):
+        compute(history, cached=(5, 6, 1, 2, 3))
+
+
+def test_where_all_state_lasts_nothing_is_brought_again():
+    history = History(local=True).first()
+    history.admit(2, (5, 6, 8), shared=2, cached=(5, 6))
+    with breaks("cache_begins"):
+        History(local=True).first().admit(2, (1, 2, 3), cached=(5, 6))

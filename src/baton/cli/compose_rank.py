@@ -292,8 +292,7 @@ class RankResources:
     def _pool_bytes(self, placement: Placement) -> dict[GroupName, int]:
         """Return the bytes of the pool of each group in which this rank has layers."""
         s = self.settings
-        step = 1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp
-        use = Use(rooms=s.max_num_seqs, tokens=self.max_model_len, step=step)
+        use = Use(rooms=s.max_num_seqs, tokens=self.max_model_len, step=s.room_step)
         pages = pool_pages(placement, use, pages=s.kv_pages, budget=s.pool_bytes or 0)
         return {g: n * size for g, n in pages.items() if (size := placement.page_bytes(g))}
 

@@ -195,6 +195,7 @@ class WorkerProcess(Member):
             ahead=s.prefill_ahead,
             prefix_cache=s.prefix_caching,
             fetch_back=s.fetch_back,
+            local_prefill=s.local_prefill == "auto",
             verify_ms=int(s.cache_verify_interval_s * 1000),
             publish_cache=s.kv_events.on,
             drafts=s.speculative.rule if s.role is not Role.PREFILL else None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PASSED_ON = frozenset(
     {
         *("served_model_name", "max_model_len", "secret", "log_level", "log_format", "control"),
-        *("tp", "prefill_tp", "decode_tp", "dtype", "threads"),
+        *("tp", "prefill_tp", "decode_tp", "dtype", "threads", "local_prefill"),
         *("fabric", "mooncake_allow_unauthenticated", "handoff_timeout", "fetch_timeout"),
         *("role", "prefill", "decode", "gateways", "engine", "vllm_args", "on"),
         *("ray_address", "ray_cpus", "ray_gpus"),

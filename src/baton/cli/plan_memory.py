@@ -95,7 +95,7 @@ def plan(s: WorkerSettings) -> MemoryPlan:
     use = Use(
         rooms=s.max_num_seqs,
         tokens=longest,
-        step=1 if s.role is Role.DECODE else s.max_batched_tokens * s.pp,
+        step=s.room_step,
     )
     ranks = [
         Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in range(s.tp * s.pp)
@@ -177,7 +177,7 @@ POOL_FLAGS = (
     "index_dtype",
     "max_model_len",
 )
-STEP_FLAGS = ("max_num_batched_tokens", "max_num_seqs")
+STEP_FLAGS = ("max_num_batched_tokens", "max_num_seqs", "local_prefill")
 
 
 @with_flags(WorkerSettings, only=POOL_FLAGS + STEP_FLAGS)
@@ -185,7 +185,11 @@ def plan_memory(
     model: opt.Model = opt.DEFAULT_MODEL,
     model_path: opt.ModelPath = None,
     role: Annotated[
-        Role, typer.Option(help="Prefill and unified workers have a chunk of a prompt under way.")
+        Role,
+        typer.Option(
+            help="Prefill and unified workers have a chunk of a prompt under way; decode workers "
+            "with --local-prefill auto, too."
+        ),
     ] = Role.DECODE,
     json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     *,

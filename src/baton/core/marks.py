@@ -59,6 +59,9 @@ class Mark(Enum):
     CHECKPOINT_UNUSABLE = "a checkpoint does not come back, or not as it was computed"
     CHECKPOINT_BORROWED = "a prompt goes on from a checkpoint that is fetched back from decode"
     # decode
+    LOCAL_USED = (
+        "decode computes a prompt, and goes on from where an earlier one, or its answer, ended"
+    )
     CHECKPOINT_LENT = "a checkpoint is brought back, and lent to prefill"
     CHECKPOINT_NOT_LENT = "no pages are free to lend a checkpoint from"
     EARLY_OFFER = "an offer comes before its ticket"

@@ -311,6 +311,9 @@ class Register(Message, frozen=True, omit_defaults=True, tag="register"):
     # of a guest: where the gateway sends the requests themselves, to the HTTP server of the engine
     url: str | None = None
     caches: bool = True  # whether it keeps complete pages of prompts for later ones
+    # of a decode worker: whether its pools have room for the chunks of a prompt, so that it may be
+    # asked to compute one
+    local_prefill: bool = False
 
 
 class Introduce(Message, frozen=True, tag="introduce"):

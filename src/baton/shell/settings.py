@@ -379,6 +379,15 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
             MEMORY,
         ),
     ] = FetchBack.AUTO
+    local_prefill: Annotated[
+        Literal["auto", "never"],
+        Flag(
+            "auto: a decode worker's pools have room for the chunks of prompts, so that gateways "
+            "with this flag may have it compute them of models with windows or recurrent state "
+            "too.",
+            MEMORY,
+        ),
+    ] = "never"
     drain_timeout_s: Annotated[
         float,
         Flag(
@@ -450,6 +459,13 @@ class WorkerSettings(ProcessSettings, frozen=True, kw_only=True):
     def own_rank(self) -> int:
         """The rank that this process is."""
         return self.rank if self.rank is not None else self.node_rank * self.ranks_here
+
+    @property
+    def room_step(self) -> int:
+        """The most positions of one request that are under way at a time."""
+        if self.role is Role.DECODE and self.local_prefill == "never":
+            return 1
+        return self.max_batched_tokens * self.pp
 
     @property
     def ranks_here(self) -> int:

@@ -85,30 +85,20 @@ def test_it_serves_while_there_is_no_prefill_worker() -> None:
     assert routing.ask() is None
 
 
-def test_an_engine_that_a_worker_is_a_guest_of_computes_no_prompt_by_itself() -> None:
+def test_a_decode_worker_that_does_not_say_so_computes_no_prompt() -> None:
+    """One of protocol 1, a guest, or one whose pools hold no chunk of a prompt."""
     routing = service()
-    guest = Register("guest", "tcp://g", replace(manifest("decode", Y), guest=True), url="http://e")
-    routing.tells(Y, guest)
+    routing.tells(Y, Register("decode", "tcp://y", manifest("decode", Y)))
     assert routing.front.usable_pairs() == [(X, X), (A, X)]
 
 
-def test_a_decode_worker_of_protocol_1_computes_no_prompt() -> None:
-    routing = service()
-    older = Register("older", "tcp://y", replace(manifest("decode", Y), protocol=1))
-    routing.tells(Y, older)
-    assert routing.front.usable_pairs() == [(X, X), (A, X)]
-
-
-def test_a_decode_worker_of_a_model_with_a_window_computes_no_prompt() -> None:
-    """Its pool would not hold the pages that a chunk needs, and the request would be refused."""
+def test_a_decode_worker_of_a_model_with_a_window_computes_prompts_if_it_says_so() -> None:
     routing = Routing((), (), local_prefill=True)
     made = manifest("decode", Y)
     groups = (*made.table.groups, Group(GroupName("window"), Unit.PAGE, Window(20)))
     windowed = replace(made, table=replace(made.table, groups=groups))
-    routing.tells(Y, Register("decode", "tcp://y", windowed))
-    assert routing.front.usable_pairs() == []
-    routing.tells(X, Register("decode", "tcp://x", manifest("decode", X)))
-    assert routing.front.usable_pairs() == [(X, X)]
+    routing.tells(Y, Register("decode", "tcp://y", windowed, local_prefill=True))
+    assert routing.front.usable_pairs() == [(Y, Y)]
 
 
 def test_a_worker_that_drains_computes_no_prompt() -> None:

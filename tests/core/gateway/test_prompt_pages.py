@@ -15,6 +15,7 @@ from baton.core.manifest import Manifest
 from baton.core.memory.pages import Ledger
 from baton.core.memory.scrubber import Scrubber
 from baton.core.memory.state import Group, Unit, Window
+from baton.core.messages import Register
 from baton.core.scheduler.prefill_room import PrefillRoom
 from baton.core.scheduler.reuse import Reuse
 
@@ -22,6 +23,10 @@ from baton.core.scheduler.reuse import Reuse
 def worker(block_tokens: int, page_blocks: int = 1) -> Manifest:
     blocks = replace(table(), block_tokens=block_tokens)
     return replace(manifest("prefill", 2), table=blocks, page_blocks=page_blocks)
+
+
+def registered(manifest: Manifest, *, caches: bool = True) -> Register:
+    return Register("worker", None, manifest, caches=caches)
 
 
 def of_worker(found: Manifest, tokens: Sequence[int], salt: str) -> list[int]:
@@ -35,7 +40,7 @@ def of_worker(found: Manifest, tokens: Sequence[int], salt: str) -> list[int]:
 
 
 def of_gateway(found: Manifest, tokens: Sequence[int], salt: str = "") -> list[int]:
-    return list(PromptPages(tuple(map(TokenId, tokens)), salt).chain(page_kind(found)))
+    return list(PromptPages(tuple(map(TokenId, tokens)), salt).chain(page_kind(registered(found))))
 
 
 @pytest.mark.parametrize("size", range(1, 65))
@@ -59,23 +64,26 @@ def test_a_page_of_several_blocks_is_named_as_workers_do(
     tokens: list[int], block_tokens: int, page_blocks: int, salt: str
 ) -> None:
     found = worker(block_tokens, page_blocks)
-    assert page_kind(found).tokens == block_tokens * page_blocks
+    assert page_kind(registered(found)).tokens == block_tokens * page_blocks
     assert of_gateway(found, tokens, salt) == of_worker(found, tokens, salt)
 
 
-def test_only_who_computes_prompts_of_models_whose_state_passes_goes_on_from_ends() -> None:
+def test_only_who_keeps_ends_of_models_whose_state_passes_goes_on_from_them() -> None:
     one = worker(4, 1)
     window = Group(GroupName("window"), Unit.PAGE, Window(6))
     passing = replace(one.table, groups=(*one.table.groups, window))
-    for role, state, guest, ends in (
+    for role, state, caches, ends in (
+        ("prefill", one.table, True, False),
         ("prefill", one.table, False, False),
         ("prefill", passing, False, True),
-        ("prefill", passing, True, False),
-        ("decode", passing, False, False),
+        ("prefill", passing, True, False),  # a guest
+        ("decode", passing, True, False),  # which only fetches prompts
+        ("decode", passing, False, True),
         ("unified", passing, False, True),
-        ("unified", one.table, False, False),
+        ("unified", one.table, True, False),
     ):
-        assert page_kind(replace(one, role=role, table=state, guest=guest)).ends == ends
+        found = registered(replace(one, role=role, table=state), caches=caches)
+        assert page_kind(found).ends == ends
 
 
 def test_the_model_its_weights_the_salt_and_all_tokens_before_make_another_page() -> None:

@@ -62,7 +62,13 @@ class Routing(Bench):
         self.heard: dict[Boot, int] = {}
         for boots, role in ((prefill, "prefill"), (decode, "decode"), (unified, "unified")):
             for boot in boots:
-                register = Register(role, f"tcp://{boot}", manifest(role, boot), caches=keeps)
+                register = Register(
+                    role,
+                    f"tcp://{boot}",
+                    manifest(role, boot),
+                    caches=keeps,
+                    local_prefill=role == "decode",
+                )
                 self.tells(boot, register)
                 self.states(boot)
         for source in prefill:
@@ -87,7 +93,7 @@ class Routing(Bench):
 
     def caches(self, boot: Boot, tokens: Sequence[int], salt: str = "") -> None:
         """A worker says that it has the complete pages of a prompt but for its last token."""
-        kind = page_kind(self.front.router.get(boot).register.manifest)
+        kind = page_kind(self.front.router.get(boot).register)
         pages = PromptPages(tuple(map(TokenId, tokens)), salt).chain(kind)
         self.heard[boot] = number = self.heard.get(boot, 0) + 1
         entered = b"".join(page.to_bytes(8, "little") for page in pages)

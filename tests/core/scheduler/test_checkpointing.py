@@ -111,7 +111,7 @@ class Bench:
         fetch_back: FetchBack = FetchBack.NEVER,
         **changes: Any,
     ) -> None:
-        self.role, self.decode = role, PREFILL_BOOT if role == "unified" else DECODE
+        self.role, self.decode = role, DECODE if role == "prefill" else PREFILL_BOOT
         self.manifest = worker(role, PREFILL_BOOT, tp=RANKS, page_blocks=page_blocks, table=table)
         totals = {g.name: pages if g.unit is Unit.PAGE else 6 for g in table.groups}
         limited = settings(prefix_cache=True, host_bytes=host_bytes, keep_every=keep_every)
@@ -135,7 +135,7 @@ class Bench:
         self.fails: Any = lambda rank, effect: ""  # why a copy fails
         self.written = 0
         self.leader.step(GatewayConnected(GATEWAY), NOW)
-        if role == "unified":
+        if role != "prefill":
             return
         theirs = worker("decode", DECODE, tp=1, page_blocks=1, table=table)
         self.pair = pair(self.placements, [theirs.placement(0)])
@@ -486,11 +486,14 @@ def answer(count: int) -> tuple[int, ...]:
     return (7,) * count
 
 
+@pytest.mark.parametrize("role", ["unified", "decode"])
 @pytest.mark.parametrize("page_blocks", [1, 2, 3])
 @pytest.mark.parametrize("tokens", [1, 2, 4, 5, 14])
-def test_the_next_turn_goes_on_where_the_answer_ended(page_blocks: int, tokens: int) -> None:
-    """The last token of an answer is not computed."""
-    bench = Bench(role="unified", page_blocks=page_blocks)
+def test_the_next_turn_goes_on_where_the_answer_ended(
+    page_blocks: int, tokens: int, role: str
+) -> None:
+    """The last token of an answer is not computed. A decode worker computes its prompts here."""
+    bench = Bench(role=role, page_blocks=page_blocks, local_prefill=role == "decode")
     assert bench.serve(1, FIRST, answer=tokens) == 0
     lengths = [order.length for order in bench.orders("keep")]
     ends = len(FIRST), len(FIRST) + tokens - 1
@@ -500,7 +503,54 @@ def test_the_next_turn_goes_on_where_the_answer_ended(page_blocks: int, tokens: 
     assert bench.serve(4, (*FIRST, 8), answer=1) == len(FIRST), "the end of the prompt"
     assert bench.marks[Mark.CHECKPOINT_USED] == 3
     assert bench.marks[Mark.ANSWER_USED] == (2 if tokens > 1 else 0)
+    assert bench.marks[Mark.LOCAL_USED] == (3 if role == "decode" else 0)
     assert not bench.orders("vacate")
+
+
+@pytest.mark.parametrize(
+    ("local_prefill", "host_bytes"), [(True, 0), (False, PLENTY)], ids=["no memory", "not said"]
+)
+def test_decode_without_checkpoints_computes_all_of_a_prompt(
+    local_prefill: bool, host_bytes: int
+) -> None:
+    """What lasts is cached there for prompts that are fetched; a prompt that it computes cannot go
+    on from that alone."""
+    bench = Bench(role="decode", local_prefill=local_prefill, host_bytes=host_bytes)
+    assert bench.serve(1, FIRST) == 0
+    assert bench.leader.worker.ledger.view()[KV]["cached"] > 0
+    assert bench.serve(2, NEXT) == 0
+
+
+@pytest.mark.parametrize("role", ["prefill", "unified", "decode"])
+def test_pages_under_their_own_hashes_were_computed_above_each_other(role: str) -> None:
+    """On decode a prompt that is fetched takes them one by one. What was beneath one of them must
+    not be evicted while it is held."""
+    bench = Bench(role=role, local_prefill=role == "decode")
+    other = (*FIRST[: 2 * B], *range(400, 413))
+    bench.serve(1, FIRST)
+    assert bench.serve(2, other) == 0
+    root = root_hash(bench.manifest.model, bench.manifest.weights, "")
+    plain = {page for tokens in (FIRST, other) for page in page_hashes(root, tokens, B)}
+    found = [entry.chain() for entry in bench.leader.worker.ledger.cache.live()]
+    assert len(found) >= len(FIRST) // B + len(other) // B
+    for chain in found:
+        assert chain[-1].digest not in plain or all(one.digest in plain for one in chain)
+    assert bench.serve(3, (*other, 5)) >= len(other)
+
+
+@pytest.mark.parametrize("role", ["prefill", "unified", "decode"])
+@pytest.mark.parametrize("local_prefill", [False, True])
+@pytest.mark.parametrize("groups", [GROUPS, GROUPS[:1]], ids=["windows", "all lasts"])
+def test_decode_says_whether_its_pools_have_room_for_chunks(
+    role: str, local_prefill: bool, groups: tuple[Group, ...]
+) -> None:
+    names = {group.name for group in groups}
+    table = StateTable(2, B, groups, tuple(s for s in SPECS if s.group in names))
+    bench = Bench(role=role, local_prefill=local_prefill, table=table)
+    bench.perform()
+    (registered,) = [m for m in bench.sent if isinstance(m, Register)]
+    room = local_prefill or len(groups) == 1
+    assert registered.local_prefill == (room and role == "decode")
 
 
 def test_no_step_changes_what_is_being_kept() -> None:

@@ -8,9 +8,8 @@ import numpy as np
 
 from baton.core.gateway.cache_index import PageId
 from baton.core.ids import TokenId
-from baton.core.manifest import Manifest
 from baton.core.memory.prefix_cache import PageHash, page_hashes, root_hash
-from baton.core.messages import HASH_BYTES
+from baton.core.messages import HASH_BYTES, Register
 
 
 class PageKind(msgspec.Struct, frozen=True):
@@ -24,11 +23,12 @@ class PageKind(msgspec.Struct, frozen=True):
     ends: bool = False
 
 
-def page_kind(manifest: Manifest) -> PageKind:
+def page_kind(register: Register) -> PageKind:
     """Return the kind of a worker's pages."""
+    manifest = register.manifest
     tokens = manifest.page_blocks * manifest.table.block_tokens
-    computes = manifest.role in ("prefill", "unified") and not manifest.guest
-    ends = computes and not manifest.table.cacheable
+    # where prompts begin with checkpoints, no later prompt has the pages of one under way
+    ends = not (register.caches or manifest.table.cacheable)
     return PageKind(manifest.model, manifest.weights, tokens, ends)
 
 

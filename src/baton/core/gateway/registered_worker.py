@@ -21,7 +21,6 @@ from baton.core.messages import Credits, Register, Ticket
 # rooms that may wait at a worker for its pages, so that it is not idle while its credits travel
 AHEAD = 2
 STUCK_US = 500_000  # a worker that lives ends an epoch within a step
-COMPUTES_SINCE = 2  # the protocol with which decode workers began to compute prompts
 FIRST = 16  # answers that may begin on a worker before it is known how fast it generates
 
 
@@ -146,17 +145,13 @@ class RegisteredWorker:
         )
 
     def serves_alone(self, *, local_prefill: bool) -> bool:
-        """Return whether the worker may compute prompts and generate the answers. Not asked to are
-        engines that a worker is a guest of, and decode workers of models with windows or slots:
-        their pools are made for what a window sees, and not for the chunks of a prompt. A decode
-        worker of protocol 1 cannot.
+        """Return whether the worker may compute prompts and generate the answers. Of decode workers
+        those may that say so; one of protocol 1 does not.
 
-        local_prefill: whether decode workers may
+        local_prefill: whether decode workers are asked at all
         """
         if self.role == DECODE:
-            manifest = self.register.manifest
-            able = manifest.protocol >= COMPUTES_SINCE and not manifest.guest
-            return local_prefill and able and manifest.table.cacheable
+            return local_prefill and self.register.local_prefill
         return self.role == UNIFIED
 
     @property

@@ -60,7 +60,7 @@ class Router:
         if boot in self._all:
             return []
         self._all[boot] = RegisteredWorker(message)
-        self.caches.joins(boot, page_kind(message.manifest), caches=message.caches)
+        self.caches.joins(boot, page_kind(message), caches=message.caches)
         self._known = None
         return self.pairs.joins(boot)
 

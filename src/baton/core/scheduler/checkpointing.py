@@ -293,6 +293,7 @@ class Checkpointing(Stage[Any]):
             worker.marks[Mark.CHECKPOINT_USED] += 1
             worker.marks[Mark.ANSWER_USED] += one.beyond > 0
             worker.marks[Mark.PART_USED] += one.beyond < 0
+            worker.marks[Mark.LOCAL_USED] += worker.manifest.role == "decode"
             worker.see(room, Saw.RESUMED)
             worker.reuse.resumed(room, one.length)
             room.ordered = room.done = one.length

@@ -133,10 +133,18 @@ class Leader:
                 # an engine that this worker is a guest of may well do so; where prompts begin with
                 # checkpoints, two that come together have nothing from each other
                 (worker.reuse.on and not worker.reuse.keeps) or worker.role.guest,
+                self._local_prefill(),
             ),
         )
         for stage in self._stages:
             stage.gateway_up(boot)
+
+    def _local_prefill(self) -> bool:
+        """Return whether this is a decode worker that has room for the chunks of a prompt. Engines
+        that a worker is a guest of are not asked to compute one."""
+        manifest, settings = self.worker.manifest, self.worker.settings
+        room = settings.local_prefill or manifest.table.cacheable
+        return room and manifest.role == "decode" and not manifest.guest
 
     def _lose(self, boot: Boot, why: str) -> None:
         """A session has ended: an event for every room that is shared with that process."""

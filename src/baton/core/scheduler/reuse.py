@@ -10,9 +10,10 @@ position that is not computed has no logits; its own pages enter like any others
 Pages that last are cached (`StateTable.lasting`). A model that has other state too (windows, slots)
 cannot compute on from them, as that state is gone. A room whose state is fetched gets the rest from
 prefill. Where prompts are computed, a room begins with cached pages only if a checkpoint has the
-rest (memory/checkpoints.py); without checkpoints the cache of such a model is off there. A
-checkpoint belongs to the very pages above which its own state was computed. So a room that computes
-what is cached already enters its pages too, under another hash.
+rest (memory/checkpoints.py); without checkpoints the cache of such a model is off there, and on
+decode it is for rooms that are fetched. A checkpoint belongs to the very pages above which its own
+state was computed. So a room that computes what is cached already enters its pages too, under
+another hash.
 """
 
 from collections.abc import Iterable, Sequence
@@ -121,9 +122,12 @@ class Reuse:
         )
 
     def chain(self, room: OpenRoom, *, leaving: int | None = None) -> list[PageHash]:
-        """Return the hashes of the pages that `find` looks for; empty where nothing is cached."""
+        """Return the hashes of the pages that `find` looks for; empty where nothing is cached, or
+        where the prompt is computed and could not go on from that."""
+        if not self.on or (room.computes and not (self.resumes or self.keeps)):
+            return []
         leaving = int(room.computes) if leaving is None else leaving
-        return self._hashes(room, (room.length - leaving) // self.page_tokens) if self.on else []
+        return self._hashes(room, (room.length - leaving) // self.page_tokens)
 
     @property
     def told(self) -> Iterable[PageHash]:
@@ -166,7 +170,8 @@ class Reuse:
 
         Where the cache has another page with the same beginning, the room's page and all that
         follow stay its own. With checkpoints those of a prompt that is computed here enter under
-        other hashes, if a checkpoint is to belong to them.
+        other hashes, if a checkpoint is to belong to them; what is above such a page too, so that
+        whoever looks for the plain hashes finds pages that were computed above each other.
         """
         while room.enters and (at := self._ledger.shared(room.key)) < computed // self.page_tokens:
             blocks = slice(at * self._k, (at + 1) * self._k)
@@ -177,14 +182,20 @@ class Reuse:
             }
             digest = self._hashes(room, at + 1)[at]
             text = self._text(room, at) if self._tells_tokens else None
-            room.enters = self._ledger.enter(room.key, digest, page_sums, text)
+            above = self._is_twin(room, at - 1)
+            room.enters = not above and self._ledger.enter(room.key, digest, page_sums, text)
             marks[Mark.COMPUTED_TWICE] += not room.enters
-            if not room.enters and self.keeps and room.computes and not self._is_kept(room):
+            kept = self.keeps and room.computes and (above or not self._is_kept(room))
+            if not room.enters and kept:
                 name = f"{room.key.room}.{room.key.epoch}".encode()
                 twin = twin_hash(digest, name)
                 room.enters = self._ledger.enter(room.key, twin, page_sums, text)
             if room.enters:
                 self._scrubber.entered(self._ledger.chain(room.key)[at])
+
+    def _is_twin(self, room: OpenRoom, at: int) -> bool:
+        """Whether the page `at` of a room is cached under another hash than its own."""
+        return at >= 0 and self._ledger.chain(room.key)[at].digest != self._hashes(room, at + 1)[at]
 
     def _text(self, room: OpenRoom, at: int) -> PageText:
         """Return what the page `at` of a room says."""

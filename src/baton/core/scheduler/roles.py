@@ -97,7 +97,7 @@ def decode(worker: Worker[DecodeRoom]) -> Stages:
     worker.reuse.on = (
         worker.settings.prefix_cache and manifest.seal and bool(manifest.table.lasting)
     )
-    if worker.settings.fetch_back is not FetchBack.NEVER:
+    if worker.settings.local_prefill or worker.settings.fetch_back is not FetchBack.NEVER:
         _use_checkpoints(worker)
     partners, early, checkpointing = Partners(manifest), EarlyOffers(), Checkpointing(worker)
     lending = Lending(worker, partners, early, checkpointing)

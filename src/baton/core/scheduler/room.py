@@ -38,6 +38,9 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     prefix_cache: bool = False
     # whether prefill fetches what decode has cached, and decode lends it
     fetch_back: FetchBack = FetchBack.NEVER
+    # decode: whether its pools have room for the chunks of a prompt, whatever the model; where all
+    # state lasts they do in any case
+    local_prefill: bool = False
     answer_ms: int = 1000  # how long prefill waits until decode says what it lends
     # decode gives up a prefill worker that is not paired this long after its introduction
     pair_ms: int = 10_000

@@ -33,7 +33,7 @@ NEW: Mapping[type[Any], int] = MappingProxyType({CacheChanged: 2, AskCache: 2})
 NEW_FIELDS: Mapping[type[Any], Mapping[str, int]] = MappingProxyType(
     {
         Credits: {"backlog": 2, "prefill_cost": 2, "cache_changes": 2},
-        Register: {"caches": 2},
+        Register: {"caches": 2, "local_prefill": 2},
         Trial: {"step": 2},
         Ended: {"phases": 2},
         LedgerView: {"speculation": 2},

@@ -32,6 +32,7 @@ class Kept(msgspec.Struct, eq=False):
     above: "Kept | None"
     entered: int
     verified: int  # when it entered, or when the last answered order to hash it was given
+    twin: bool = False  # whether it, or a page beneath it, was cached before it was computed here
 
     def beneath(self) -> Iterable["Kept"]:
         """Yield this page and the pages above which it was computed."""

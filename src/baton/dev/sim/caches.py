@@ -8,13 +8,16 @@ without the code under test.
     Hold                  a page that is given as the room's own is cached no more
 
 A page enters behind those of its room that have entered, and only if no other page holds the same
-tokens with the same salt; so it is known exactly what is cached. Checked: the leader takes the same
+tokens with the same salt; so it is known exactly what is cached. Only where a prompt is computed
+that may go on from checkpoints alone, its pages may enter beside others with the same tokens, as
+*twins*, which no room finds by its tokens. Such a room begins with the pages above which its
+checkpoint was computed, and with none without one. Checked: the leader takes the same
 pages for cached; a room begins with the longest beginning that is cached, and with nothing else;
 cached blocks are not fetched, and all others are; a page that enters holds on every rank what its
 tokens imply, and is never written.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +26,7 @@ from baton.core.effects import Effect, GiveUp, Issue, Send
 from baton.core.frames import Said
 from baton.core.ids import (
     BlockIndex,
+    CheckpointName,
     GroupName,
     Key,
     Rank,
@@ -93,6 +97,11 @@ class CacheBook:
         self._rooms: dict[Key, Held] = {}
         # pages that checkpoints are brought into to be lent, by loan key
         self._lodged: dict[Key, Mapping[GroupName, list[int]]] = {}
+        # the pages above which checkpoints were computed; and of those that are brought back for
+        # rooms that have not computed since, and for loans
+        self._beneath: dict[CheckpointName, tuple[Kept, ...]] = {}
+        self._goes_on: dict[Key, tuple[Kept, ...]] = {}
+        self._claimed: Collection[Where] = ()  # what the leader takes for cached after this turn
         self._judged: dict[Key, Held] = {}  # rooms whose commit was ordered
         # steps under way: what each computes, and on how many ranks it has not ended
         self._steps: dict[Seq, _Step] = {}
@@ -113,14 +122,16 @@ class CacheBook:
                     "cache_exact", f"{self._name} caches {sorted(claimed)}, and may cache nothing"
                 )
             return
+        self._claimed = claimed
         left = self._condemned(claimed)
+        anew = self._begin_anew(effects)
         self._computed()
         done = 0  # holds of the plan that comes next
         for at, effect in enumerate(effects):
             if isinstance(effect, Issue):
-                self._give(effect.plan.hold[done:])
+                self._give(effect.plan.hold[done:], effect.plan)
                 done = 0
-                self._plan(effect.plan)
+                self._plan(effect.plan, anew)
             elif isinstance(effect, Send):
                 self._collective.world.loans.said(self._collective.boot, effect.message)
                 done = self._says(effect.message, effects[at:], done)
@@ -194,7 +205,7 @@ class CacheBook:
             case Admitted(key=key) if key not in self._rooms:
                 plan = next(e.plan for e in rest if isinstance(e, Issue))
                 past = next(i for i, hold in enumerate(plan.hold) if hold.key == key) + 1
-                self._give(plan.hold[done:past])
+                self._give(plan.hold[done:past], plan)
                 return past
             case Loan(key=key, runs=runs, length=length) if runs and length:
                 self._lend_checkpoint(key, runs, length)
@@ -213,8 +224,26 @@ class CacheBook:
                 pass
         return done
 
-    def _plan(self, plan: StepPlan) -> None:
-        for key in plan.vacate:
+    def _begin_anew(self, effects: Sequence[Effect]) -> set[Key]:
+        """Forget the rooms whose checkpoint has not come back. They may get other pages in the same
+        plan in which they give up theirs. Returns their keys."""
+        plans = [effect.plan for effect in effects if isinstance(effect, Issue)]
+        anew = {key for plan in plans for key in plan.vacate if key in self._goes_on}
+        for key in anew:
+            self._rooms.pop(key, None)
+            del self._goes_on[key]
+        return anew
+
+    def _plan(self, plan: StepPlan, anew: Collection[Key]) -> None:
+        for keep in plan.keep:
+            if (room := self._rooms.get(keep.key)) is not None:
+                pages = keep.length // self._page_tokens
+                self._beneath[keep.name] = tuple(room.chain[:pages])
+        for name in plan.forget:
+            self._beneath.pop(name, None)
+        for resume in plan.resume:
+            self._goes_on[resume.key] = self._beneath.get(resume.name, ())
+        for key in [key for key in plan.vacate if key not in anew]:
             if (room := self._rooms.get(key)) is not None:
                 room.pages, room.shared, room.enters, room.chain = {}, 0, False, []
         for fetch in plan.fetch:
@@ -227,6 +256,8 @@ class CacheBook:
         )
         for key in plan.commit:
             self._judged[key] = self._rooms[key]
+        for row in plan.batch:
+            self._goes_on.pop(row.key, None)
         if plan.batch:
             rows = sorted(plan.batch, key=self._is_chunk)
             self._steps[plan.seq] = _Step({row.key: row for row in rows}, self._collective.ranks)
@@ -236,6 +267,7 @@ class CacheBook:
         for key in plan.drop:
             self._rooms.pop(key, None)
             self._lodged.pop(key, None)
+            self._goes_on.pop(key, None)
 
     def pinned(self, pins: int) -> None:
         """The leader's turn is over, and its cache has `pins` pins, some of them perhaps for rooms
@@ -245,14 +277,14 @@ class CacheBook:
 
     # ---- pages ----------------------------------------------------------------------------------
 
-    def _give(self, holds: Iterable[Hold]) -> None:
+    def _give(self, holds: Iterable[Hold], plan: StepPlan) -> None:
         for hold in holds:
             if is_loan(hold.key):
                 self._lodge(hold)
                 continue
             room = self._rooms.get(hold.key)
             if room is None:
-                room = self._begin(hold)
+                room = self._begin(hold, plan)
             elif any(hold.shared.values()):
                 self._violate(
                     "cache_begins",
@@ -293,8 +325,8 @@ class CacheBook:
         if kept is None or len(kept.tokens) != length:
             self._violate("lends_cached", f"{who}, and was to bring back another checkpoint")
             return
-        cached = self._find(kept.salt, kept.tokens)
-        if len(cached) < length // self._page_tokens:
+        cached = self._goes_on.get(loan_key(key), ())
+        if len(cached) < length // self._page_tokens or not all(map(self._is_cached, cached)):
             self._violate("lends_cached", f"{who}; {len(cached)} of its pages are cached")
             return
         blocks: dict[int, tuple[int, ...]] = {}
@@ -322,11 +354,14 @@ class CacheBook:
             self._collective.boot, key, frozenset(places), lent, chain=len(cached)
         )
 
-    def _begin(self, hold: Hold) -> Held:
+    def _begin(self, hold: Hold, plan: StepPlan) -> Held:
         ticket = self._tickets[hold.key]
         tokens = [*ticket.prompt, *ticket.said]
         found = self._find(ticket.cache_salt, tokens)
-        if ticket.prefill == ticket.decode:  # it computes a token at least, or all of its prompt
+        local = ticket.prefill == ticket.decode
+        if local and not self._table.cacheable:
+            found = self._resumes(hold, plan)
+        elif local:  # it computes a token at least, or all of its prompt
             most = 0 if ticket.scores_prompt else (len(tokens) - 1) // self._page_tokens
             found = found[:most]
         claimed = {
@@ -353,6 +388,23 @@ class CacheBook:
             tokens, len(tokens), pages, len(found), len(found), list(found), fetched={}
         )
         return room
+
+    def _resumes(self, hold: Hold, plan: StepPlan) -> list[Kept]:
+        """Return the pages above which the checkpoint was computed that a room goes on from. What
+        the checkpoint is of is judged when it is brought back (resumes.py)."""
+        names = [resume.name for resume in plan.resume if resume.key == hold.key]
+        found = [kept for name in names for kept in self._beneath.get(name, ())]
+        gone = [kept.pages for kept in found if not self._is_cached(kept)]
+        if gone or (found and self._tickets[hold.key].scores_prompt):
+            self._violate(
+                "cache_begins",
+                f"{self._name}: {_short(hold.key)} goes on from a checkpoint above "
+                f"{[kept.pages for kept in found]}, of which {gone} are cached no more",
+            )
+        return found
+
+    def _is_cached(self, kept: Kept) -> bool:
+        return any(self._kept.get(self._at[w]) is kept for w in kept.pages.items() if w in self._at)
 
     def _find(self, salt: str, tokens: Sequence[TokenId]) -> list[Kept]:
         found = []
@@ -382,10 +434,13 @@ class CacheBook:
         digests = self._digests(self._tickets[key].cache_salt, room.tokens[:computed])
         while room.enters and room.shared < len(digests):
             digest, n = digests[room.shared], room.shared
-            if digest in self._kept:
+            pages = {g: numbers[n] for g, numbers in room.pages.items()}
+            twin = digest in self._kept or (bool(room.chain) and room.chain[-1].twin)
+            if twin and not self._may_be_twin(key, pages):
                 room.enters = False
                 return
-            pages = {g: numbers[n] for g, numbers in room.pages.items()}
+            if twin:
+                digest = f"{key.room}.{key.epoch}", digest[1]
             stamps = self._collective.known(key)[
                 n * self._page_tokens : (n + 1) * self._page_tokens
             ]
@@ -399,12 +454,18 @@ class CacheBook:
                     )
                 self._at[group, page] = digest
             now = self._collective.world.heap.now
-            kept = Kept(
-                pages, tuple(stamps), tainted, room.chain[-1] if room.chain else None, now, now
-            )
+            above = room.chain[-1] if room.chain else None
+            kept = Kept(pages, tuple(stamps), tainted, above, now, now, twin)
             self._kept[digest] = kept
             room.chain.append(kept)
             room.shared += 1
+
+    def _may_be_twin(self, key: Key, pages: Mapping[GroupName, int]) -> bool:
+        """Whether a room may bring tokens that are cached already. It does so where a checkpoint is
+        to belong to them; the leader knows whether that is worth it."""
+        ticket = self._tickets[key]
+        computes = ticket.prefill == ticket.decode and not self._table.cacheable
+        return computes and all(where in self._claimed for where in pages.items())
 
     def holds(self, group: GroupName, page: int) -> bool:
         """Whether a page is cached."""

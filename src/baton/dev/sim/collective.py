@@ -141,7 +141,7 @@ class Collective:
             stamps += self._computed_before(row, histories, len(known))
         ours = self._attempt(row.key)
         stamps += [content.scramble(h ^ ours) | 1 for h in histories[len(stamps) :]]
-        if self.role != "decode" or ticket.prefill == ticket.decode:
+        if self.role != "decode" or self._is_local(row.key):
             self.world.stamps[self.boot, row.key] = stamps
             if row.key in self._beside:
                 self.world.beside[self.boot, row.key] = self.beside(row.key)
@@ -157,19 +157,10 @@ class Collective:
 
     def _computed_before(self, row: Row, histories: list[int], known: int) -> list[int]:
         """Return the stamps of the positions at the front that this room does not compute here: on
-        decode those that prefill had, or what was cached; on other workers those of pages that were
-        computed for other rooms."""
-        if self.role == "decode":
-            ticket = self.world.tickets[row.key]
-            if ticket.prefill != ticket.decode:
-                return self.begun(row.key)[:known]
-            cached = self.inherited.get(row.key, [])
-            if len(cached) < row.start:
-                self.world.violate(
-                    "nothing_skipped",
-                    f"{_short(row.key)} begins at position {row.start}; {len(cached)} are cached",
-                )
-            return cached[: row.start]
+        decode those that prefill had; of a checkpoint; on decode what was cached; on other workers
+        those of pages that were computed for other rooms."""
+        if self.role == "decode" and not self._is_local(row.key):
+            return self.begun(row.key)[:known]
         if (kept := self.resumes.of(row.key)) is not None:
             if row.start != len(kept.stamps):
                 self.world.violate(
@@ -179,6 +170,14 @@ class Collective:
                 )
             self._beside[row.key] = kept.beside
             return list(kept.stamps)
+        if self.role == "decode":
+            cached = self.inherited.get(row.key, [])
+            if len(cached) < row.start:
+                self.world.violate(
+                    "nothing_skipped",
+                    f"{_short(row.key)} begins at position {row.start}; {len(cached)} are cached",
+                )
+            return cached[: row.start]
         lent = self.world.loans.lent.get(row.key)
         if lent is not None and row.start and lent.length == row.start:
             return self._computed_there(row, lent, histories)
@@ -224,12 +223,19 @@ class Collective:
         places: where its blocks from the first one lie, of each group of whole sequences
         """
         kept, b = self.resumes.begins(order), self._b
+        if self.role == "decode":
+            return  # what is cached there is kept in its own book
         for group in self._whole:
             for block in range(order.length // b):
                 place = group, places[group][block]
                 if place not in self.authors:
                     self.authors[place] = kept.author
                     self.brought[place] = kept.stamps[block * b : (block + 1) * b]
+
+    def _is_local(self, key: Key) -> bool:
+        """Whether one worker computes a room's prompt and generates its answer."""
+        ticket = self.world.tickets[key]
+        return ticket.prefill == ticket.decode
 
     def _resumed_to(self, key: Key) -> int:
         return len(self._beside.get(key, ()))
@@ -274,7 +280,7 @@ class Collective:
         what was cached."""
         if group in self._whole:
             return stamps
-        if self.role != "decode":
+        if self.role != "decode" or self._is_local(key):
             begun = self._beside.get(key, ())
             return [*begun, *stamps[len(begun) :]]
         at = self.world.tickets[key].prefill, key

@@ -14,7 +14,7 @@ UNKNOWN_MESSAGES = frozenset({"cache_changed", "ask_cache"})
 UNKNOWN_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "credits": frozenset({"backlog", "prefill_cost", "cache_changes"}),
-        "register": frozenset({"caches"}),
+        "register": frozenset({"caches", "local_prefill"}),
         "trial": frozenset({"step"}),
         "ended": frozenset({"phases"}),
     }

@@ -149,7 +149,8 @@ class WorkerRun:
         if group.unit is Unit.SLOT:
             return d.slots
         span = Span(self.table, d.page_blocks * self.table.block_tokens)
-        step = d.step_tokens * d.pp if d.role != "decode" else 1
+        computes = d.role != "decode" or self.world.draw.local_prefill
+        step = d.step_tokens * d.pp if computes else 1
         return -(
             -d.pages
             * span.reserve(LONGEST, step=step)[group.name]
@@ -207,6 +208,7 @@ class WorkerRun:
             ahead=AHEAD.get(d.max_rooms, 1.0),
             prefix_cache=d.role != "decode" or self.world.draw.decode_caches,
             fetch_back=self.world.draw.fetch_back,
+            local_prefill=self.world.draw.local_prefill,
             answer_ms=60,
             pair_ms=1_000,
             verify_ms=self.world.draw.verify_ms,

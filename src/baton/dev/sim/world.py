@@ -521,8 +521,7 @@ class World:
             role: [w.boot for w in self.workers.values() if w.draw.role == role]
             for role in ("prefill", "decode", "unified")
         }
-        local = self.draw.local_prefill and self.draw.table.cacheable
-        alone = boots["unified"] + (boots["decode"] if local else [])
+        alone = boots["unified"] + (boots["decode"] if self.draw.local_prefill else [])
         return {(p, d) for p in boots["prefill"] for d in boots["decode"]} | {(b, b) for b in alone}
 
     def _paired(self) -> bool:
