@@ -1,7 +1,8 @@
 """Lends cached state of a prompt to the prefill worker of its room, while the room is open.
 
-    prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as far as its sums are known;
-                                                a checkpoint, where cached pages are not all: lending_checkpoints.py
+    prefill ──Borrow(key, start)──▶ decode      pins the cached beginning of the room's context, as
+                                                far as its sums are known; a checkpoint, where
+                                                cached pages are not all (lending_checkpoints.py)
             ◀──Loan(key, runs, sums)──          pages and seals of the blocks from `start` on; nothing, if there are none
             ── reads, verifies ──
             ──Doubt(key, blocks)──▶             where something differs: has the pages hashed, gives up what is damaged

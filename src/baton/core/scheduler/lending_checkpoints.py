@@ -1,4 +1,4 @@
-"""Lends checkpoints: what a prompt can be computed on from, where cached pages alone are not enough.
+"""Lends checkpoints: what a prompt can be computed on from, where cached pages are not enough.
 
     a checkpoint ──pages taken, Resume──▶ every rank has its part, as it was computed ──▶ Loan: cached pages | pages of the loan
                                                └── a rank has not ──▶ Loan without runs
