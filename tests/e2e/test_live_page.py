@@ -378,6 +378,7 @@ def test_bits_that_the_demo_flips_are_found_and_change_no_answer(tmp_path, tiny,
             await asyncio.to_thread(
                 wait_for, lambda: damaged(service) > 0, seconds=10, why="it is found"
             )
+            await asyncio.sleep(1.2)  # what was not hashed within a second is not used
             await page.value(f"{announced.removesuffix('.innerText')}.innerText = ''")
             await page.value("document.getElementById('chat-new').click()")
             said = await asked(page)
