@@ -11,7 +11,8 @@ import msgspec
 import psutil
 import pytest
 
-from baton.core.messages import RankView
+from baton.core.ids import Epoch, Room
+from baton.core.messages import RankView, RoomView
 from baton.gateway import demo
 from baton.gateway.door import LedgerReport
 
@@ -105,6 +106,20 @@ def test_a_worker_without_a_connection_is_not_said_to_be_cut(sleeper, monkeypatc
     path = "/demo/cut?worker=decode-0"
     answer = press(door(sleeper.pid), path, supervisor=os.getpid(), monkeypatch=monkeypatch)
     assert answer.json()["pids"] == []
+
+
+@pytest.mark.parametrize(
+    "busy", [{"rooms": (RoomView(Room("r"), Epoch(1), "computing", 5, {}),)}, {"reads": 1}]
+)
+def test_the_memory_of_a_worker_with_requests_is_left_alone(sleeper, monkeypatch, busy):
+    found, written = door(sleeper.pid), []
+    (worker,) = found.report.workers
+    found.report = LedgerReport((msgspec.structs.replace(worker, **busy),), (), 0)
+    monkeypatch.setattr(demo, "flip_bits", lambda *what, **how: written.append(what))
+    path = "/demo/flip?worker=decode-0"
+    answer = press(found, path, supervisor=os.getpid(), monkeypatch=monkeypatch)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "busy")
+    assert written == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
@@ -34,9 +34,6 @@ log = structlog.get_logger("baton.gateway")
 FROZEN_S = 3.0
 Address = tuple[str, int]
 HEADER = "x-baton-demo"  # which no page of another origin may send without being asked for
-SIGNALS: Mapping[str, signal.Signals] = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
-CUT, FLIP = "cut", "flip"
-DEEDS = (*SIGNALS, CUT, FLIP)
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -54,39 +51,48 @@ class Demo:
         """supervisor: the pid of the process whose descendants may be hurt"""
         self._door, self._supervisor = door, supervisor
         self._thawing: set[asyncio.Task[None]] = set()
+        self._deeds: Mapping[str, Callable[[LedgerView], list[int]]] = {
+            "kill": self._kill,
+            "freeze": self._freeze,
+            "cut": self._cut,
+            "flip": self._flip,
+        }
 
     async def answer(self, request: Request) -> Response:
         """POST /demo/{deed}?worker=NAME."""
         _require_own_page(request)
-        deed, worker = request.path_params["deed"], request.query_params.get("worker", "")
-        if deed not in DEEDS:
-            raise refuse(f"there is {', '.join(DEEDS)}, not {deed[:40]!r}", status=404)
+        name, worker = request.path_params["deed"], request.query_params.get("worker", "")
+        deed = self._deeds.get(name)
+        if deed is None:
+            raise refuse(f"there is {', '.join(self._deeds)}, not {name[:40]!r}", status=404)
         report = await self._door.ledger(audit=False)
         views = [view for view in report.workers if view.name == worker]
         if not views:
             raise refuse(f"no worker answers that is called {worker[:40]!r}", param="worker")
-        pids = [rank.pid for view in views for rank in view.ranks]
-        if deed == FLIP:
-            hurt = tuple(pid for view in views for pid in self._flip(view))
-        else:
-            hurt = tuple(pid for pid in pids if self._hurt(pid, deed))
-        log.warning("demo", deed=deed, worker=worker, pids=hurt)
-        if deed == "freeze" and hurt:
-            thaw = asyncio.ensure_future(self._thaw(hurt))
-            self._thawing.add(thaw)
-            thaw.add_done_callback(self._thawing.discard)
+        hurt = tuple(pid for view in views for pid in deed(view))
+        log.warning("demo", deed=name, worker=worker, pids=hurt)
         body = msgspec.json.encode(Broken(worker, hurt))
         return Response(body, media_type="application/json")
 
-    async def _thaw(self, pids: tuple[int, ...]) -> None:
+    def _kill(self, view: LedgerView) -> list[int]:
+        return [rank.pid for rank in view.ranks if self._send(rank.pid, signal.SIGKILL)]
+
+    def _freeze(self, view: LedgerView) -> list[int]:
+        hurt = [rank.pid for rank in view.ranks if self._send(rank.pid, signal.SIGSTOP)]
+        thaw = asyncio.ensure_future(self._thaw(hurt))
+        self._thawing.add(thaw)
+        thaw.add_done_callback(self._thawing.discard)
+        return hurt
+
+    def _cut(self, view: LedgerView) -> list[int]:
+        return [rank.pid for rank in view.ranks if self._unplug(rank.pid)]
+
+    async def _thaw(self, pids: Sequence[int]) -> None:
         try:
             await asyncio.sleep(FROZEN_S)
         finally:  # also if the gateway ends meanwhile
             for pid in pids:
                 self._send(pid, signal.SIGCONT)
-
-    def _hurt(self, pid: int, deed: str) -> bool:
-        return self._cut(pid) if deed == CUT else self._send(pid, SIGNALS[deed])
 
     def _send(self, pid: int, number: signal.Signals) -> bool:
         """Send a signal to a descendant of the supervisor; returns whether it is one."""
@@ -100,7 +106,7 @@ class Demo:
                 os.close(process)
         return False
 
-    def _cut(self, pid: int) -> bool:
+    def _unplug(self, pid: int) -> bool:
         """Shut down this gateway's connections with a descendant of the supervisor, as a cable that
         is pulled out for a moment; returns whether there were any."""
         with suppress(psutil.NoSuchProcess):
