@@ -5,12 +5,12 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.e2e.drafted_streams import KINDS, Choice, Streams, asks
+from tests.e2e.drafted_streams import KINDS, Ask, Choice, Streams, asks
 from tests.e2e.service import Service, unified, wait_for
 from tests.e2e.test_agents import TEMPLATE
 
@@ -22,6 +22,13 @@ ROOMY = ("--kv-pages", "400", "--page-size", "16")
 TIGHT = ("--kv-pages", "48", "--page-size", "16", "--host-kv-memory", "32MiB")
 DRAFTS = ("--speculative-config", json.dumps({"method": "suffix", "num_speculative_tokens": 6}))
 Said = dict[str, dict[int, Choice]]
+SIZES = pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(FEW, marks=pytest.mark.timeout(180)),
+        pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,13 @@ def assert_varied(due: Said) -> None:
     assert any(choice.logprobs for choices in due.values() for choice in choices.values())
 
 
+def said_without(service: Service, all_: Sequence[Ask]) -> Said:
+    """What the worker without drafts says."""
+    due = Streams(f"http://127.0.0.1:{service.port}", all_).run(AT_ONCE)
+    assert_varied(due)
+    return due
+
+
 def assert_drafted(service: Service) -> None:
     """Some were right and some were not."""
     drafted = counted(service, "vllm:spec_decode_num_draft_tokens_total")
@@ -84,13 +98,7 @@ def assert_drafted(service: Service) -> None:
     assert 0 < accepted < drafted
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(FEW, marks=pytest.mark.timeout(180)),
-        pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-    ],
-)
+@SIZES
 def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_killed(
     tmp_path: Path,
     tiny: Path,
@@ -100,8 +108,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
     count: int,
 ) -> None:
     all_ = asks(count, closing=closing)
-    due = Streams(f"http://127.0.0.1:{without.port}", all_).run(AT_ONCE)
-    assert_varied(due)
+    due = said_without(without, all_)
     service = Service(tmp_path, tiny)
     try:
         service.start_gateway(*gateway)
@@ -126,13 +133,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
         service.close()
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(FEW, marks=pytest.mark.timeout(180)),
-        pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-    ],
-)
+@SIZES
 def test_streams_of_one_worker_are_the_same_with_drafts_while_memory_is_short(
     tmp_path: Path,
     tiny: Path,
@@ -142,8 +143,7 @@ def test_streams_of_one_worker_are_the_same_with_drafts_while_memory_is_short(
     count: int,
 ) -> None:
     all_ = asks(count, closing=closing)
-    due = Streams(f"http://127.0.0.1:{without.port}", all_).run(AT_ONCE)
-    assert_varied(due)
+    due = said_without(without, all_)
     with unified(tmp_path, tiny, *TIGHT, *DRAFTS, gateway=gateway) as service:
         streams = Streams(f"http://127.0.0.1:{service.port}", all_)
         same(streams.run(AT_ONCE), due)

@@ -288,11 +288,16 @@ def wires(service: Service, name: str) -> set[tuple[str, int]]:
     return {tuple(c.laddr) for c in found if c.status == psutil.CONN_ESTABLISHED}
 
 
+def counted(service: Service, counter: str) -> int:
+    """The sum of the counters that a pattern finds."""
+    page = service.http.get("/metrics").text
+    found = re.findall(rf"^{counter} ([0-9.e+]+)$", page, re.M)
+    return sum(int(float(n)) for n in found)
+
+
 def begun_again(service: Service) -> int:
     """How many attempts there were beside the first one of each request."""
-    page = service.http.get("/metrics").text
-    found = re.findall(r'^baton:gateway_events_total{.*event="new_epoch".*} ([0-9.]+)$', page, re.M)
-    return sum(int(float(n)) for n in found)
+    return counted(service, r'baton:gateway_events_total{.*event="new_epoch".*}')
 
 
 @pytest.mark.parametrize("worker", ["decode-0", "prefill-0"])
@@ -339,9 +344,7 @@ def test_a_stream_goes_on_when_the_demo_cuts_a_wire(tmp_path, tiny, worker):
 
 def damaged(service: Service) -> int:
     """How many cached pages were found to have changed."""
-    page = service.http.get("/metrics").text
-    found = re.findall(r"^baton:prefix_cache_damaged_pages_total{.*} ([0-9.]+)$", page, re.M)
-    return sum(int(float(n)) for n in found)
+    return counted(service, r"baton:prefix_cache_damaged_pages_total{.*}")
 
 
 @pytest.mark.parametrize("worker", ["decode-0", "prefill-0"])
