@@ -64,8 +64,8 @@ def test_the_lower_sum_of_delays_is_taken(wait: int, streams: int, pages: int) -
     prompts = int(wait > 0)
     routing.states(A, backlog=Backlog(prompts, 1, wait) if wait else Backlog())
     routing.states(X, running=streams)
-    # twice the price, as each of the two workers has half a prompt on average
-    there = 2 * wait + WHOLE * (2 + prompts)
+    # twice the price, as the two workers have half a prompt on average
+    there = 2 * wait + WHOLE * (2 + 2 * prompts)
     here = (WHOLE - 400 * pages) * (2 + prompts + 2 * streams)
     found = routing.ask()
     if there > 1.06 * here:

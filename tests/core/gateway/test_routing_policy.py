@@ -100,15 +100,23 @@ def test_mooncake_takes_the_shortest_time_to_the_first_token() -> None:
     assert prices("mooncake", workers, [50, 90, 0]) == [5_000 + 5_000, 11_000 + 1_000, 10_000]
 
 
-def test_priced_counts_its_own_work_once_more_for_each_prompt_that_workers_have_on_average() -> (
+def test_priced_counts_its_own_work_once_more_for_each_prompt_of_the_worker_and_at_least_the_mean() -> (
     None
 ):
     workers = [Worker(wait=5_000, prompts=5), Worker(wait=9_000, prompts=1), Worker()]
-    weight = 1 + 6 / 3
+    mean = 6 / 3
     assert prices("priced", workers, [50, 90, 0]) == [
-        5_000 + 5_000 * weight,
-        9_000 + 1_000 * weight,
-        10_000 * weight,
+        5_000 + 5_000 * (1 + 5),
+        9_000 + 1_000 * (1 + mean),
+        10_000 * (1 + mean),
+    ]
+
+
+def test_priced_counts_its_own_work_once_more_for_each_answer_that_it_holds_up() -> None:
+    workers = [Worker(wait=5_000, prompts=2, streams=3), Worker(streams=1)]
+    assert prices("priced", workers, [50, 0]) == [
+        5_000 + 5_000 * (1 + 2 + 3),
+        10_000 * (1 + 1 + 1),
     ]
 
 

@@ -9,12 +9,12 @@ mooncake      the shortest predicted TTFT (Mooncake, FAST'25, algorithm 1, witho
 priced        predicted wait, and its own work, which delays those that come after it as well
 
 `priced`: work of a request makes everybody wait who comes to that worker before its queue is empty.
-In a service whose workers have q prompts each, these are about q. So its own work counts 1 + q
-times, and its wait once. A worker that also generates delays each of its answers by that work, so
-it counts once more for each of them.
+These are about as many as wait there now, or as wait at a worker on average if that is more. So its
+own work counts once more for each of them, and its wait once. A worker that also generates delays
+each of its answers by that work, so it counts once more for each of these, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -136,7 +136,7 @@ class Mooncake(RoutingPolicy):
     def prices(
         self, workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
     ) -> list[float]:
-        return _priced(workers, cached, tokens, now, weight=1.0, stream=0.0)
+        return [wait + work for wait, work in _predicted(workers, cached, tokens, now)]
 
 
 class Priced(RoutingPolicy):
@@ -151,30 +151,25 @@ class Priced(RoutingPolicy):
         queued = 0
         for w in workers:
             queued += w.queue.prompts
-        later = queued / len(workers)
-        return _priced(workers, cached, tokens, now, weight=1 + later, stream=1.0)
+        mean, found = queued / len(workers), []
+        for w, (wait, work) in zip(workers, _predicted(workers, cached, tokens, now), strict=True):
+            later = w.queue.prompts if w.queue.prompts > mean else mean
+            found.append(wait + work * (1 + later + w.streams))
+        return found
 
 
-def _priced(
-    workers: Sequence[Candidate],
-    cached: Sequence[int],
-    tokens: int,
-    now: Micros,
-    *,
-    weight: float,
-    stream: float,
-) -> list[float]:
-    """Return wait + work x (weight + stream x streams). `PromptQueue.wait_us` and
-    `PrefillCost.time` are written out: this is done for every worker and every request."""
-    found = []
+def _predicted(
+    workers: Sequence[Candidate], cached: Sequence[int], tokens: int, now: Micros
+) -> Iterator[tuple[float, float]]:
+    """Yield each worker's wait, and its work for the prompt, in microseconds. `PromptQueue.wait_us`
+    and `PrefillCost.time` are written out: this is done for every worker and every request."""
     for w, have in zip(workers, cached, strict=True):
         queue = w.queue
         work = (tokens - have) * (queue.token_us + queue.pair_us * (have + tokens) / 2)
         wait = queue.free_at - now
         if wait < 0:
             wait = -wait if queue.prompts else 0
-        found.append(work * (weight + stream * w.streams) + wait)
-    return found
+        yield wait, work
 
 
 POLICIES: Mapping[str, RoutingPolicy] = MappingProxyType(
