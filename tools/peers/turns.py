@@ -13,6 +13,7 @@ from tools.peers.case import Case
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".peers"  # environments, made by environments.sh
+PASSIVE: Mapping[str, str] = MappingProxyType({"OMP_WAIT_POLICY": "passive"})
 
 
 class Kind(NamedTuple):
@@ -51,13 +52,20 @@ class PeerProcess:
     Args:
         said: how it is made: model, gguf, threads, dtype
         cores: that it may use
+        waits: variables that say how its threads wait for each other
 
     Raises:
         RuntimeError: it has ended
     """
 
     def __init__(
-        self, name: str, said: Mapping[str, Any], *, cores: Sequence[int], log: Path
+        self,
+        name: str,
+        said: Mapping[str, Any],
+        *,
+        cores: Sequence[int],
+        log: Path,
+        waits: Mapping[str, str] = PASSIVE,
     ) -> None:
         kind, self.name = KINDS[name], name
         python = sys.executable if kind.environment is None else str(python_of(kind.environment))
@@ -71,7 +79,8 @@ class PeerProcess:
             text=True,
             cwd=ROOT,
             env=os.environ
-            | {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+            | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+            | waits
             | preloaded(kind.environment),
         )
         self._say(said)

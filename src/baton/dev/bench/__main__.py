@@ -53,39 +53,27 @@ def main(
 ) -> None:
     """Run both layouts one after the other and print a table."""
     rows: list[dict[str, object]] = []
-    costs: dict[int, dict[str, float]] = {}
+    costs: list[dict[str, float]] = []
     for layout in ("split", "unified"):
         flags = [model, "--role", layout, "--fabric", fabric, "--log-level", "debug"]
         for length in track(LENGTHS, description=f"{layout}", console=Console(stderr=True)):
             with serving(*flags) as service:
                 # so that whatever is made lazily is made now
                 service.stream(list(range(100, 164)), max_tokens=4)
-                service.lines.clear()
-                rows.append(
-                    {
-                        "layout": layout,
-                        "prompt": length,
-                        "clients": 1,
-                        **measure(service, length, 1, repeats=repeats),
-                    }
-                )
-                if layout == "split":
-                    costs[length] = summary(handoffs(service))
-                rows.append(
-                    {
-                        "layout": layout,
-                        "prompt": length,
-                        "clients": 8,
-                        **measure(service, length, 8, repeats=repeats),
-                    }
-                )
+                for clients in CONCURRENCY:
+                    service.lines.clear()
+                    load = {"prompt": length, "clients": clients}
+                    found = measure(service, length, clients, repeats=repeats)
+                    rows.append({"layout": layout, **load, **found})
+                    if layout == "split":
+                        costs.append({**load, **summary(handoffs(service))})
     table = Table(*[str(k) for k in rows[0]])
     for row in rows:
         table.add_row(*[f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()])
     Console().print(table)
-    cost = Table("prompt", *next(iter(costs.values())))
-    for length, values in costs.items():
-        cost.add_row(str(length), *[f"{v:.2f}" for v in values.values()])
+    cost = Table(*costs[0])
+    for values in costs:
+        cost.add_row(*[f"{v:.2f}" for v in values.values()])
     Console().print(cost)
     if json_file is not None:
         json_file.write_text(json.dumps({"latency": rows, "handoff": costs}, indent=1) + "\n")
