@@ -12,7 +12,7 @@ is always 0): a test that wants an end asks for it, by a limit, a stop string or
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -186,37 +186,77 @@ def make_tiny(path: Path, family: str = "llama", *, seed: int = 0, **overrides: 
     return path
 
 
+class DraftNames(NamedTuple):
+    """How checkpoints of a family name the tensors of the layer that drafts.
+
+    Attributes:
+        at, layer: what the names begin with, and those of what every layer has
+        token, before, last: norms: of the embedding, of the hidden state, and the last one
+        product: the matrix over both
+        offset: what is added to the weights of norms
+        count: the key of config.json that says how many such layers there are
+    """
+
+    at: str
+    layer: str
+    token: str
+    before: str
+    last: str
+    product: str
+    offset: float
+    count: str
+
+
+def draft_names(family: str, layers: int) -> DraftNames:
+    """layers: of the model without it"""
+    if family.startswith("qwen"):
+        count = "num_nextn_predict_layers" if family == "qwen3_next" else "mtp_num_hidden_layers"
+        norms = "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"
+        return DraftNames("mtp.", "mtp.layers.0.", *norms, "fc", 1.0, count)
+    at, norms = f"model.layers.{layers}.", ("enorm", "hnorm", "shared_head.norm")
+    return DraftNames(at, at, *norms, "eh_proj", 0.0, "num_nextn_predict_layers")
+
+
 def make_tiny_with_draft_layer(
     path: Path, family: str = "deepseek_v3", *, right: bool = False, **overrides: Any
 ) -> Path:
-    """The same with a draft layer behind the last layer, as DeepSeek publishes it.
+    """The same with a draft layer, as DeepSeek and Qwen publish it: made as one more layer behind
+    the last one.
 
     right: the next token depends on the last one nearly alone, and the draft layer knows it: most
         of its drafts are right
     """
     layers = {**OWN[family], **overrides}["num_hidden_layers"]
+    names = draft_names(family, layers)
     if right:  # or each token would be followed by itself
         overrides |= UNTIED
+    if family.startswith("qwen"):  # the draft layer attends
+        own = ["full_attention" if (n + 1) % 4 == 0 else "linear_attention" for n in range(layers)]
+        overrides |= {"layer_types": [*own, "full_attention"]}
     make_tiny(path, family, **(overrides | {"num_hidden_layers": layers + 1}))
     config = json.loads((path / "config.json").read_text())
     for name, value in config.items():  # what it says of each layer
         if isinstance(value, list) and len(value) == layers + 1:
             config[name] = value[:layers]
-    config |= {"num_hidden_layers": layers, "num_nextn_predict_layers": 1}
+    config |= {"num_hidden_layers": layers, names.count: 1}
     (path / "config.json").write_text(json.dumps(config))
-    tensors = load_file(path / "model.safetensors")
-    at, size = f"model.layers.{layers}.", config["hidden_size"]
+    tensors = {
+        name.replace(f"model.layers.{layers}.", names.layer): tensor
+        for name, tensor in load_file(path / "model.safetensors").items()
+    }
+    at, size = names.at, config["hidden_size"]
     some = torch.Generator().manual_seed(9)
-    for name in ("enorm", "hnorm", "shared_head.norm"):
-        tensors[f"{at}{name}.weight"] = 1 + 0.2 * torch.randn(size, generator=some)
-    tensors[f"{at}eh_proj.weight"] = 0.2 * torch.randn(size, 2 * size, generator=some)
+    for name in (names.token, names.before, names.last):
+        spread = 0.2 * torch.randn(size, generator=some)
+        tensors[f"{at}{name}.weight"] = 1 - names.offset + spread
+    tensors[f"{at}{names.product}.weight"] = 0.2 * torch.randn(size, 2 * size, generator=some)
     if right:
         for name, tensor in tensors.items():
-            if "o_proj" in name or "down_proj" in name:
+            if "o_proj" in name or "out_proj" in name or "down_proj" in name:
                 tensor *= 0.002
-        tensors[f"{at}enorm.weight"] = torch.ones(size)
-        tensors[f"{at}shared_head.norm.weight"] = tensors["model.norm.weight"].clone()
-        tensors[f"{at}eh_proj.weight"] = torch.eye(size, 2 * size)
+        tensors[f"{at}{names.token}.weight"] = torch.full((size,), 1 - names.offset)
+        tensors[f"{at}{names.last}.weight"] = tensors["model.norm.weight"].clone()
+        tensors[f"{at}{names.product}.weight"] = torch.eye(size, 2 * size)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     return path
 

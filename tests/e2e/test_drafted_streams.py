@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.drafted_streams import KINDS, Ask, Choice, Streams, asks
 from tests.e2e.service import Service, unified, wait_for
 from tests.e2e.test_agents import TEMPLATE
+from tests.tiny import make_tiny
 
 AT_ONCE = 24
 FEW = 4 * len(KINDS)  # each kind greedy and seeded, twice
@@ -40,12 +42,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("--chat-template", str(template), "--tool-call-parser", "hermes", *patience)
 
 
+@pytest.fixture(scope="module", params=["llama", "qwen3_next"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path
+) -> Path:
+    """State in pages, and state that must go back where drafts were wrong."""
+    if request.param == "llama":
+        return tiny
+    return make_tiny(tmp_path_factory.mktemp("recurrent") / "model", request.param)
+
+
 @pytest.fixture(scope="module")
 def without(
-    tmp_path_factory: pytest.TempPathFactory, tiny: Path, gateway: tuple[str, ...]
+    tmp_path_factory: pytest.TempPathFactory, model: Path, gateway: tuple[str, ...]
 ) -> Iterator[Service]:
     """One worker with memory for all, which drafts nothing."""
-    with unified(tmp_path_factory.mktemp("without"), tiny, *ROOMY, gateway=gateway) as service:
+    with unified(tmp_path_factory.mktemp("without"), model, *ROOMY, gateway=gateway) as service:
         yield service
 
 
@@ -67,10 +79,27 @@ def events(service: Service, counter: str, event: str) -> int:
     return counted(service, rf'baton:{counter}_total(?=.*event="{event}")')
 
 
-def same(found: Said, due: Said) -> None:
+def same(found: Said, due: Said, model: Path) -> None:
+    """Bit for bit; but prompts of a model with recurrent state are rounded at the ends of chunks,
+    which are others where memory is short, so there the last bits of logprobs may differ."""
+    recurrent = "linear_attention" in (model / "config.json").read_text()
     assert found.keys() == due.keys()
     for name, choices in due.items():
+        if recurrent:
+            assert found[name].keys() == choices.keys(), name
+            for number, choice in choices.items():
+                ours = found[name][number]
+                assert numbers(ours.logprobs) == pytest.approx(numbers(choice.logprobs), abs=1e-4)
+                ours.logprobs = choice.logprobs
         assert found[name] == choices, name
+
+
+def numbers(said: Any) -> list[float]:
+    """All numbers in what was said."""
+    if isinstance(said, dict | list):
+        each = said.values() if isinstance(said, dict) else said
+        return [number for part in each for number in numbers(part)]
+    return [said] if isinstance(said, float) else []
 
 
 def assert_varied(due: Said) -> None:
@@ -101,7 +130,7 @@ def assert_drafted(service: Service) -> None:
 @SIZES
 def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_killed(
     tmp_path: Path,
-    tiny: Path,
+    model: Path,
     without: Service,
     gateway: tuple[str, ...],
     closing: list[int],
@@ -109,7 +138,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
 ) -> None:
     all_ = asks(count, closing=closing)
     due = said_without(without, all_)
-    service = Service(tmp_path, tiny)
+    service = Service(tmp_path, model)
     try:
         service.start_gateway(*gateway)
         service.start_worker("prefill", *TIGHT)
@@ -124,7 +153,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
             while streams.said() < total / 3 and not found.done():
                 time.sleep(0.005)
             service.processes["decode-a"].kill()
-            same(found.result(), due)
+            same(found.result(), due, model)
         assert events(service, "gateway_events", "new_epoch") > 0, "some went on elsewhere"
         assert events(service, "events", "offloaded") > 0, "some gave way"
         assert_drafted(service)
@@ -136,7 +165,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
 @SIZES
 def test_streams_of_one_worker_are_the_same_with_drafts_while_memory_is_short(
     tmp_path: Path,
-    tiny: Path,
+    model: Path,
     without: Service,
     gateway: tuple[str, ...],
     closing: list[int],
@@ -144,9 +173,9 @@ def test_streams_of_one_worker_are_the_same_with_drafts_while_memory_is_short(
 ) -> None:
     all_ = asks(count, closing=closing)
     due = said_without(without, all_)
-    with unified(tmp_path, tiny, *TIGHT, *DRAFTS, gateway=gateway) as service:
+    with unified(tmp_path, model, *TIGHT, *DRAFTS, gateway=gateway) as service:
         streams = Streams(f"http://127.0.0.1:{service.port}", all_)
-        same(streams.run(AT_ONCE), due)
+        same(streams.run(AT_ONCE), due, model)
         assert events(service, "events", "offloaded") > 0, "some gave way"
         assert_drafted(service)
         service.wait_clean(10.0)

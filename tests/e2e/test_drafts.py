@@ -29,14 +29,23 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "target"), [("llama", Layout(2)), ("gemma3", Layout(1)), ("deepseek_v3", Layout(1))]
+    ("family", "source", "target"),
+    [
+        ("llama", Layout(1), Layout(2)),
+        ("gemma3", Layout(1), Layout(1)),
+        ("deepseek_v3", Layout(1), Layout(1)),
+        ("qwen3_next", Layout(1), Layout(2)),
+        ("qwen3_5", Layout(2), Layout(1)),
+    ],
 )
 @pytest.mark.timeout(300)
 def test_answers_are_the_same(
-    tmp_path: Path, nursery: Nursery, family: str, target: Layout
+    tmp_path: Path, nursery: Nursery, family: str, source: Layout, target: Layout
 ) -> None:
-    path, source = make_tiny(tmp_path / "model", family), Layout(1)
+    path = make_tiny(tmp_path / "model", family)
     reference = Reference(path)
+    # before: a fleet wants to be turned
+    due = [(prompt, reference.answer(prompt, ANSWER)) for prompt in prompts()]
     fleet = Fleet(
         nursery,
         tmp_path / "logs",
@@ -49,13 +58,14 @@ def test_answers_are_the_same(
     )
     try:
         for _ in range(ROUNDS):
-            waiting = prompts()
-            while waiting:
-                now, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
+            for n in range(0, PROMPTS, AT_ONCE):
                 pair = fleet.pair(source, target)
-                begun = [(prompt, fleet.begin(pair, prompt, ANSWER)) for prompt in now]
-                for prompt, request in begun:
-                    assert fleet.answer(request) == reference.answer(prompt, ANSWER)
+                begun = [
+                    (fleet.begin(pair, prompt, ANSWER), right)
+                    for prompt, right in due[n : n + AT_ONCE]
+                ]
+                for request, right in begun:
+                    assert fleet.answer(request) == right
             fleet.settle()
             (counted,) = [v.speculation for v in fleet.books() if v.role == Role.DECODE.value]
             if sum(counted.accepted):

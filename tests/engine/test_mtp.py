@@ -4,7 +4,6 @@ handed over goes on as if it had stayed."""
 
 import itertools
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.engine.test_families import PAGES, hand_over, prompt
 from tests.engine.whole import B, Crew, Request, Rig, placement_of
-from tests.tiny import make_tiny, make_tiny_with_draft_layer
+from tests.tiny import UNTIED, draft_names, make_tiny, make_tiny_with_draft_layer
 
 from baton.core.errors import ConfigError
 from baton.core.memory.state import DType
@@ -24,7 +23,7 @@ from baton.core.work import RowDone
 from baton.engine.attention.hidden import HIDDEN
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.models import FAMILIES
-from baton.engine.models.base import KV, family_of
+from baton.engine.models.base import KV, SLOT, family_of
 from baton.engine.models.mtp import DRAFT
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,6 +38,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "deepseek_v3",
         {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
     ),
+    "qwen3_next": ("qwen3_next", {}),
+    "qwen3_5": ("qwen3_5", {}),
+    "qwen3_5_moe, untied": ("qwen3_5_moe", UNTIED),
 }
 ANSWER = 30
 
@@ -56,36 +58,36 @@ def truth(path: Path, tokens: Sequence[int]) -> torch.Tensor:
 
     said = json.loads((path / "config.json").read_text())
     layers, eps = said["num_hidden_layers"], said["rms_norm_eps"]
-    longer = {"num_hidden_layers": layers + 1}
+    longer, names = {"num_hidden_layers": layers + 1}, draft_names(said["model_type"], layers)
     for key, value in said.items():  # what it says of each layer
         if isinstance(value, list) and len(value) == layers:
             longer[key] = [*value, "full" if key == "indexer_types" else value[-1]]
     whole = path / "longer"
     whole.mkdir()
     (whole / "config.json").write_text(json.dumps(said | longer))
-    shutil.copy(path / "model.safetensors", whole)
+    tensors = load_file(path / "model.safetensors")
+    renamed = {n.replace(names.layer, f"model.layers.{layers}."): t for n, t in tensors.items()}
+    save_file(renamed, whole / "model.safetensors", metadata={"format": "pt"})
     model = transformers.AutoModelForCausalLM.from_pretrained(
         whole, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    tensors = load_file(path / "model.safetensors")
-    own = {n.split(f"layers.{layers}.")[-1]: t for n, t in tensors.items()}
 
-    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        weight = tensors[f"{name}.weight"] + names.offset
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
     def begin(_module: Any, args: Any, kwargs: Any) -> Any:
         x = args[0] if args else kwargs["hidden_states"]
-        hidden = norm(x, tensors["model.norm.weight"])
+        hidden = norm(x, "model.norm")
         before = torch.cat((torch.zeros_like(hidden[:, :1]), hidden[:, :-1]), 1)
-        token = norm(
-            tensors["model.embed_tokens.weight"][torch.tensor([tokens])], own["enorm.weight"]
-        )
-        both = torch.cat((token, norm(before, own["hnorm.weight"])), -1)
-        made = both @ own["eh_proj.weight"].T
+        embedded = tensors["model.embed_tokens.weight"][torch.tensor([tokens])]
+        token = norm(embedded, f"{names.at}{names.token}")
+        both = torch.cat((token, norm(before, f"{names.at}{names.before}")), -1)
+        made = both @ tensors[f"{names.at}{names.product}.weight"].T
         return ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": made})
 
     model.model.layers[layers].register_forward_pre_hook(begin, with_kwargs=True)
-    model.model.norm.weight.data = own["shared_head.norm.weight"]
+    model.model.norm.weight.data = tensors[f"{names.at}{names.last}.weight"]
     with torch.inference_mode():
         return model(torch.tensor([tokens]), use_cache=False).logits[0]
 
@@ -170,7 +172,9 @@ def test_tokens_are_the_same(tmp_path: Path, name: str) -> None:
     drafted.close()
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v32", "glm_moe_dsa"])
+@pytest.mark.parametrize(
+    "name", ["deepseek_v3", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5"]
+)
 def test_good_drafts_are_taken(tmp_path: Path, name: str) -> None:
     path = make(tmp_path, name, right=True)
     rig, request = rig_of(path), Request(1, prompt(), PAGES)
@@ -188,7 +192,7 @@ def test_good_drafts_are_taken(tmp_path: Path, name: str) -> None:
     plain.close()
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v32"])
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v32", "qwen3_next", "qwen3_5"])
 def test_a_request_that_is_handed_over_has_the_same_drafts(tmp_path: Path, name: str) -> None:
     path = make(tmp_path, name)
     one, other = rig_of(path), rig_of(path)
@@ -246,7 +250,7 @@ def test_a_cold_row_does_not_see_the_slots_previous_owner(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tp", [2, 4])
-@pytest.mark.parametrize("name", ["deepseek_v3", "glm_moe_dsa"])
+@pytest.mark.parametrize("name", ["deepseek_v3", "glm_moe_dsa", "qwen3_next", "qwen3_5"])
 def test_several_ranks_draft_the_same(tmp_path: Path, name: str, tp: int) -> None:
     path = make(tmp_path, name, right=name == "deepseek_v3")
     rig, request = rig_of(path), Request(1, prompt(), PAGES)
@@ -274,10 +278,32 @@ def test_the_table(tmp_path: Path) -> None:
     assert drafts.table.lasting == {KV}
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_next", "deepseek_v3"])
-def test_a_model_without_one_is_refused_by_name(tmp_path: Path, family: str) -> None:
+def test_beside_recurrent_state_only_the_rows_of_attention_are_more(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open(make(tmp_path, "qwen3_next"))
+    plain = placement_of(checkpoint, DType.BF16, 1)
+    drafts = placement_of(checkpoint, DType.BF16, 1, drafts=True)
+    assert drafts.places["kv"].layers == (3, 4)
+    assert drafts.block_bytes(KV) == 2 * plain.block_bytes(KV)
+    assert drafts.block_bytes(SLOT) == plain.block_bytes(SLOT)
+    assert drafts.block_bytes(DRAFT) == 2 * 64
+    assert not drafts.table.cacheable
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("llama", {}),
+        ("deepseek_v3", {"num_nextn_predict_layers": None}),
+        ("qwen3_next", {"num_nextn_predict_layers": 0}),
+        ("qwen3_5", {"mtp_num_hidden_layers": 0}),
+        ("qwen3_5", {"mtp_use_dedicated_embeddings": True}),
+    ],
+)
+def test_a_model_without_one_is_refused_by_name(
+    tmp_path: Path, family: str, said: dict[str, int | bool | None]
+) -> None:
     checkpoint = Checkpoint.open(make_tiny(tmp_path, family))
-    config = {k: v for k, v in checkpoint.config.items() if k != "num_nextn_predict_layers"}
+    config = {k: v for k, v in (checkpoint.config | said).items() if v is not None}
     found = family_of(config, FAMILIES)
     table = found.table(config, block_tokens=B, dtype=DType.F32)
     with pytest.raises(ConfigError, match=f"method mtp: {found.name}"):
@@ -287,6 +313,13 @@ def test_a_model_without_one_is_refused_by_name(tmp_path: Path, family: str) -> 
 def test_stages_of_a_pipeline_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--pp 2"):
         Crew(make(tmp_path), tp=1, pp=2, drafts=True)
+
+
+def test_the_layer_that_qwen_publishes_need_not_be_in_the_config(tmp_path: Path) -> None:
+    """As of Qwen3-Next-80B-A3B; a checkpoint without it is refused by the first tensor."""
+    path = make_tiny(tmp_path, "qwen3_next")
+    with pytest.raises(ConfigError, match=r"mtp\.pre_fc_norm_embedding\.weight"):
+        rig_of(path)
 
 
 def test_a_tensor_that_it_lacks_is_named(tmp_path: Path) -> None:

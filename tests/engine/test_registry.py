@@ -29,8 +29,8 @@ class SumRows(msgspec.Struct, frozen=True):
 
     x: torch.Tensor
 
-    def first(self, count: int) -> "SumRows":
-        return SumRows(self.x[:count])
+    def at(self, index: slice | torch.Tensor) -> "SumRows":
+        return SumRows(self.x[index])
 
     def new_out(self) -> torch.Tensor:
         return torch.full_like(self.x, 7.0)

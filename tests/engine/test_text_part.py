@@ -61,6 +61,7 @@ def test_tensors_get_the_names_of_a_text_model_whichever_version_wrote_them() ->
         "model.embed_tokens.weight": names[0],
         "model.norm.weight": names[1],
         "lm_head.weight": names[2],
+        "mtp.fc.weight": names[7],
     }
     assert list(text_tensors(GEMMA, {"lm_head.weight": 1})) == ["lm_head.weight"]
 

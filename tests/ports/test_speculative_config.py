@@ -38,7 +38,7 @@ def test_ngram_drafts_as_many_as_it_may(said: str, shortest: int, longest: int) 
     assert rule(text) == LookupRule(drafts=3, shortest=shortest, longest=longest, factor=3.0)
 
 
-@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"])
 @pytest.mark.parametrize(("more", "drafts"), [("", 1), (', "num_speculative_tokens": 3', 3)])
 def test_a_draft_layer_drafts_one_token_unless_told(method: str, more: str, drafts: int) -> None:
     found = SpeculativeConfig.read(FLAG, f'{{"method": "{method}"{more}}}')

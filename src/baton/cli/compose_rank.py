@@ -206,7 +206,7 @@ class RankResources:
             draft_layer=bool(s.speculative.draft_layer),
         )
         if s.role is not Role.PREFILL and s.speculative.method is not None:
-            require_draftable(table)
+            require_draftable(table, pp=s.pp)
         ranks = range(s.tp * s.pp)
         self.placements = tuple(
             Placement(table, s.tp, s.pp, r % s.tp, r // s.tp, s.page_blocks) for r in ranks

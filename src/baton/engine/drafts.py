@@ -10,7 +10,6 @@ after wrong drafts the room's state is what it would be without them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +17,6 @@ import torch
 
 from baton.core.ids import GroupName, TokenId
 from baton.core.memory.state import Placement
-from baton.core.messages import Drawn, RowFailure
 from baton.core.work import Row
 from baton.engine.attention.hidden import HiddenSlots
 from baton.engine.attention.interface import Attend
@@ -26,19 +24,11 @@ from baton.engine.comm import Comm
 from baton.engine.models.base import DraftLayer
 from baton.engine.models.mtp import DRAFT
 from baton.engine.ops import padded
+from baton.engine.outcomes import RowOutcome, shared
 from baton.ports.fabric import Pool
 
 # tokens, positions: int64 [rows], padded; how to attend from them
 Inputs = tuple[torch.Tensor, torch.Tensor, Attend]
-Draws = Mapping[int, Sequence[Drawn | RowFailure]]  # by row of the batch
-
-
-class RowOutcome(NamedTuple):
-    """What became of a row: how many of its tokens were right, and the last token that was drawn
-    after them, if any was."""
-
-    right: int
-    drawn: tuple[TokenId, ...]
 
 
 class Drafter:
@@ -66,18 +56,17 @@ class Drafter:
         self._last = HiddenSlots(pools[DRAFT], placement)
 
     def after(
-        self, rows: Sequence[Row], hidden: torch.Tensor, drawn: Draws
+        self, rows: Sequence[Row], hidden: torch.Tensor, outcomes: Sequence[RowOutcome]
     ) -> dict[int, tuple[TokenId, ...]]:
         """Compute the layer's rows of a batch and keep the last hidden states.
 
         Args:
             hidden: [tokens of all rows, maybe padded, hidden], of the model
-            drawn: by row, what was drawn; empty on ranks that do not sample
+            outcomes: of each row
 
         Returns:
             by row, the drafts that it wants; empty on ranks that do not sample
         """
-        outcomes = self._outcomes(rows, drawn)
         ends, first = [], 0
         for row, outcome in zip(rows, outcomes, strict=True):
             ends.append(first + outcome.right - 1)  # in `hidden`, of the last position that counts
@@ -97,28 +86,6 @@ class Drafter:
         for row, end in zip(rows, ends, strict=True):
             self._last.write(int(row.pages[DRAFT][0]), hidden[end])
         return self._drafts(computed, wants, out) if wants else {}
-
-    def _outcomes(self, rows: Sequence[Row], drawn: Draws) -> list[RowOutcome]:
-        """Return what became of each row. Every rank gets what was drawn on the one that
-        samples."""
-        # of each row: tokens that were right, tokens that were drawn, the last of these
-        found = torch.zeros(len(rows), 3, dtype=torch.int64)
-        for i, row in enumerate(rows):
-            said = [d.token for d in drawn.get(i, ()) if isinstance(d, Drawn)]
-            found[i, 0] = len(row.tokens) - len(row.ahead) + max(0, len(said) - 1)
-            found[i, 1] = len(said)
-            if said:
-                found[i, 2] = said[-1]
-        if any(row.draw is not None for row in rows):
-            found = self._shared(found)
-        return [
-            RowOutcome(right, (TokenId(token),) if count else ())
-            for right, count, token in found.tolist()
-        ]
-
-    def _shared(self, x: torch.Tensor) -> torch.Tensor:
-        """Return int64 x as the first rank has it."""
-        return self._comm.add_up(x if self._comm.tp_rank == 0 else torch.zeros_like(x))
 
     def _before(self, row: Row) -> torch.Tensor:
         """Return the hidden state of the position before a row, [1, hidden]."""
@@ -144,7 +111,7 @@ class Drafter:
             best = torch.zeros(len(rows), dtype=torch.int64)
             if logits is not None:
                 best = logits[: len(rows)].argmax(-1)
-            for i, token in zip(rows, self._shared(best).tolist(), strict=True):
+            for i, token in zip(rows, shared(self._comm, best).tolist(), strict=True):
                 found[i] = (*found[i], TokenId(token))
             rows = {i: _next(r, found[i][-1]) for i, r in rows.items() if len(found[i]) < r.drafts}
             if rows:

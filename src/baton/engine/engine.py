@@ -1,6 +1,6 @@
 """The engine of one rank: threads for compute, digests and grammars beside the pump.
 
-submit(batch) ──▶ compute thread: forward, draw, draft, zero tails, seal ──▶ poll
+submit(batch) ──▶ compute thread: forward, draw, roll back, draft, zero tails, seal ──▶ poll
 digest(order) ──▶ digest thread: hash blocks as they lie         ──▶ poll
 """
 
@@ -26,12 +26,14 @@ from baton.core.rank.watchdog import WorkKind
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Done, Row, RowDone
 from baton.engine.attention.interface import ENDLESS, Attend, AttentionMetadata, Segment
 from baton.engine.attention.registry import Backends
-from baton.engine.comm import Comm
+from baton.engine.attention.rollback import Rollback
+from baton.engine.comm import Alone, Comm
 from baton.engine.drafts import Drafter
 from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
 from baton.engine.models.base import Model
 from baton.engine.models.mtp import has_draft_rows
 from baton.engine.ops import ROW_STEP, lacking, padded
+from baton.engine.outcomes import outcomes_of
 from baton.engine.sampler import draw_along
 from baton.engine.scorer import score
 from baton.ports.fabric import Pool
@@ -69,8 +71,8 @@ class TorchEngine:
         rehearse: Callable[[], None] = lambda: None,
         comm: Comm | None = None,
     ) -> None:
-        """comm: of the model's ranks, by which they share what is drafted; None = nothing is
-        drafted"""
+        """comm: of the model's ranks, by which they share what becomes of drafts; None = there is
+        one rank, without a draft layer"""
         self._model, self._placement, self._backends = model, placement, backends
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
@@ -84,6 +86,13 @@ class TorchEngine:
         self._rehearse = rehearse  # called before the first batch, on the compute thread
         # what attention reads is in the served dtype
         self._row_step = ROW_STEP[placement.table.specs[0].dtype] * threads
+        # whose state must be taken back where drafts were wrong
+        self._recurrent = [
+            g.name
+            for g in placement.table.groups
+            if g.unit is Unit.SLOT and not g.optional and placement.block_bytes(g.name)
+        ]
+        self._comm = comm or Alone()
         self._drafter: Drafter | None = None
         if comm is not None and has_draft_rows(placement.table):
             assert model.draft_layer is not None, "it is built for this table"
@@ -210,13 +219,17 @@ class TorchEngine:
     # ---- compute --------------------------------------------------------------------------------
 
     def _compute(self, batch: Batch, masks: Masks) -> BatchDone:
-        hidden = self._forward(batch.rows)
+        hidden, rollbacks = self._forward(batch.rows)
         scores = {} if hidden is None else self._score(batch.rows, hidden)
         drawn = {} if hidden is None else self._draw(batch.rows, hidden, masks)
         drafts: Mapping[int, tuple[TokenId, ...]] = {}
-        if self._drafter is not None:
+        if self._drafter is not None or rollbacks:
             assert hidden is not None, "there is one stage"
-            drafts = self._drafter.after(batch.rows, hidden, drawn)
+            outcomes = outcomes_of(self._comm, batch.rows, drawn)
+            for rollback in rollbacks:
+                rollback.settle([outcome.right for outcome in outcomes])
+            if self._drafter is not None:
+                drafts = self._drafter.after(batch.rows, hidden, outcomes)
         computed = time.monotonic_ns()
         rows = tuple(
             _row_done(r, drawn.get(i, ()), self._seal(r), scores.get(i), drafts.get(i, ()))
@@ -268,20 +281,34 @@ class TorchEngine:
                 first += count
         return drawn
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor | None:
-        return self._model.forward(*self._inputs(rows))
+    def _forward(self, rows: Sequence[Row]) -> tuple[torch.Tensor | None, Sequence[Rollback]]:
+        """Compute the model. Returns its hidden states, and the ways back where there are
+        drafts."""
+        metadata = self._all_metadata(rows)
+        drafted = self._recurrent if any(row.ahead for row in rows) else []
+        rollbacks = {g: Rollback(self._blocks(g), metadata[g]) for g in drafted}
+        attend = self._backends.over(metadata, self._passed, rollbacks)
+        return self._model.forward(*self._padded(rows), attend), list(rollbacks.values())
 
     def _inputs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, Attend]:
         """Return what a layer needs of rows: tokens, positions, and how they attend."""
+        return *self._padded(rows), self._backends.over(self._all_metadata(rows), self._passed)
+
+    def _all_metadata(self, rows: Sequence[Row]) -> Mapping[GroupName, AttentionMetadata]:
+        return {group: self._metadata(rows, group) for group in self._backends.groups}
+
+    def _blocks(self, group: GroupName) -> NDArray[np.uint8]:
+        """View a pool as its blocks (or slots), uint8 [blocks, bytes]."""
+        return self._bytes[group].reshape(-1, self._placement.block_bytes(group))
+
+    def _padded(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return tokens and positions of rows, padded."""
         tokens = np.fromiter((t for row in rows for t in row.tokens), dtype=np.int64)
         positions = np.concatenate(
             [np.arange(r.start, r.start + len(r.tokens), dtype=np.int64) for r in rows]
         )
-        metadata = {group: self._metadata(rows, group) for group in self._backends.groups}
-        count = len(tokens)
-        short = lacking(count, self._row_step)
-        x, at = padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
-        return x, at, self._backends.over(metadata, self._passed)
+        short = lacking(len(tokens), self._row_step)
+        return padded(torch.from_numpy(tokens), short), padded(torch.from_numpy(positions), short)
 
     def _passed(self) -> None:
         """Count a layer, or a few positions that were scored, as a sign of progress."""
@@ -306,6 +333,7 @@ class TorchEngine:
                     block_table=blocks,
                     begin=begin,
                     said=row.said,
+                    undecided=len(row.ahead),
                 )
             )
             slots.append(blocks[at // b - begin].astype(np.int64) * b + at % b)

@@ -30,6 +30,7 @@ PREFIXES = (
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("lm_head.", "lm_head."),
+    ("mtp.", "mtp."),  # the draft layer
 )
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from baton.ports.written import structure
 
 FLAG = "--speculative-config"
 EXAMPLE = '\'{"method": "suffix"}\''
-# the draft layer of a checkpoint; vLLM knows both names
-LAYER = ("mtp", "deepseek_mtp")
+# the draft layer of a checkpoint; vLLM knows all these names
+LAYER = ("mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp")
 METHODS = ("ngram", "suffix", *LAYER)
 MOST = MOST_DRAFTS  # of everything that is counted in tokens
 NGRAM = 5  # vLLM's default
@@ -38,7 +38,9 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         suffix_decoding_max_spec_factor: suffix: drafts for each token that is the same
     """
 
-    method: Literal["ngram", "suffix", "mtp", "deepseek_mtp"] | None = None
+    method: (
+        Literal["ngram", "suffix", "mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"] | None
+    ) = None
     num_speculative_tokens: int | None = None
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None

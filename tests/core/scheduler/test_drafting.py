@@ -15,10 +15,11 @@ from tests.core.world import World, expected
 from baton.core.effects import Issue
 from baton.core.errors import ConfigError
 from baton.core.gateway.suspects import MARGIN
-from baton.core.ids import GroupName, Micros
+from baton.core.ids import GroupName, Micros, TokenId
 from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit, Whole
+from baton.core.messages import Limits
 from baton.core.scheduler.draft_payoff import EVERY, TRIAL_STEPS, DraftPayoff
-from baton.core.scheduler.drafting import require_draftable
+from baton.core.scheduler.drafting import before_end, require_draftable
 from baton.core.scheduler.generating import completed
 from baton.core.scheduler.lookup_rule import MOST_DRAFTS, LookupRule
 
@@ -299,13 +300,36 @@ def test_an_answer_that_was_given_before_is_drafted_for_those_who_share_its_salt
     assert any(row.ahead for row in rows) is (cache and not salt)
 
 
-def test_a_model_whose_state_cannot_go_back_is_refused() -> None:
+def test_stages_that_do_not_know_what_was_wrong_are_refused_where_state_must_go_back() -> None:
     pages = StateSpec("kv", KV, (0,), ("k",), 1, 4, DType.F32)
     slot = StateSpec("delta", GroupName("slot"), (1,), ("s",), 1, 8, DType.F32)
     groups = (Group(KV, Unit.PAGE, Full()), Group(GroupName("slot"), Unit.SLOT, Whole()))
-    require_draftable(StateTable(2, 4, groups[:1], (pages,)))
+    recurrent = StateTable(2, 4, groups, (pages, slot))
+    require_draftable(StateTable(2, 4, groups[:1], (pages,)), pp=2)
+    require_draftable(recurrent, pp=1)
     with pytest.raises(ConfigError, match="--speculative-config: this model has recurrent state"):
-        require_draftable(StateTable(2, 4, groups, (pages, slot)))
+        require_draftable(recurrent, pp=2)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "left"),
+    [((1, 2, 3), (1, 2, 3)), ((1, 7, 3), (1,)), ((1, 2, 8), (1, 2)), ((8, 7), ()), ((), ())],
+)
+def test_an_end_is_no_draft(drafts: tuple[int, ...], left: tuple[int, ...]) -> None:
+    limits = Limits(9, (TokenId(8),), (TokenId(7),), 1)
+    tokens = tuple(TokenId(token) for token in drafts)
+    assert before_end(tokens, limits) == left
+
+
+def test_an_end_is_drawn_and_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or state that has taken it would be kept as that of the tokens before it."""
+    monkeypatch.setattr(worlds, "draw", same_as_before)
+    world, rows = world_of(("unified",))
+    world.submit(submit(1, PROMPT, max_tokens=24, eos=(8,)))  # 8 follows 7 in the prompt
+    world.run()
+    assert world.tokens(1) == [5, 6, 7, 8]
+    assert any(row.ahead for row in rows)
+    assert not any(8 in row.tokens for row in rows if row.start >= len(PROMPT))
 
 
 def test_a_suspect_is_alone_for_longer_than_a_step_with_drafts_reaches() -> None:
@@ -313,14 +337,15 @@ def test_a_suspect_is_alone_for_longer_than_a_step_with_drafts_reaches() -> None
     assert MARGIN > 1 + MOST_DRAFTS
 
 
-@pytest.mark.parametrize(("optional", "fits"), [(True, True), (False, False)])
-def test_a_slot_keeps_a_model_from_drafts_unless_it_is_optional(optional: bool, fits: bool) -> None:
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_slot_keeps_stages_from_drafts_and_pages_from_the_cache_unless_it_is_optional(
+    optional: bool,
+) -> None:
     slot = Group(GroupName("slot"), Unit.SLOT, Whole(), optional)
     table = StateTable(1, 4, (Group(KV, Unit.PAGE, Full()), slot), ())
-    if fits:
-        require_draftable(table)
-        assert table.cacheable
+    assert table.cacheable is optional
+    if optional:
+        require_draftable(table, pp=2)
     else:
         with pytest.raises(ConfigError, match="recurrent"):
-            require_draftable(table)
-        assert not table.cacheable
+            require_draftable(table, pp=2)

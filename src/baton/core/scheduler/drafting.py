@@ -7,7 +7,8 @@
 A draw is a function of the tokens before it, of the request's seed and of its index. A draft is
 accepted only if it is the very token that is drawn in its place, so an answer is the same with
 drafts and without. What a step computes for other drafts lies behind the room's last token: it is
-neither sealed nor cached nor stored, and the next step writes over it.
+neither sealed nor cached nor stored, and the next step writes over it. Recurrent state, which has
+no place behind that token, is put back in the same step (engine/attention/rollback.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,11 +19,12 @@ import msgspec
 from baton.core.errors import ConfigError
 from baton.core.ids import Key, Micros, TokenId
 from baton.core.memory.state import StateTable, Unit
+from baton.core.messages import Limits
 from baton.core.scheduler.draft_payoff import DraftPayoff
 from baton.core.scheduler.draft_sources import DraftSource, LayerDrafts, TextLookup
 from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
-from baton.core.scheduler.room import LeaderSettings
+from baton.core.scheduler.room import LeaderSettings, ends_answer
 from baton.core.scheduler.worker import Worker
 
 LONGEST_PAUSE = 32  # tokens for which a room has no drafts after some that were all wrong
@@ -59,7 +61,7 @@ class Drafting:
         self._worker, self._preemption = worker, preemption
         self._source = source_of(worker.settings)
         if self._source is not None:
-            require_draftable(worker.state_table)
+            require_draftable(worker.state_table, pp=worker.manifest.pp)
         self._rooms: dict[Key, DraftedRoom] = {}
         makes = self._source is not None and self._source.ahead > 0
         self._payoff = DraftPayoff(lead=1 if makes else 0)
@@ -89,6 +91,7 @@ class Drafting:
         drafted = self._rooms.setdefault(room.key, DraftedRoom())
         left = room.ticket.limits.max_tokens - room.next_index - 1  # beside the one that is drawn
         drafts = self._source.draft(room, 0 if drafted.pause > 0 else min(most, left))
+        drafts = before_end(drafts, room.ticket.limits)
         # those for the next row are made while it is its turn to have some
         ahead = min(self._source.ahead, left - len(drafts)) if drafted.pause <= 1 else 0
         if ahead > 0 and not self._reach(room, len(drafts) + ahead):
@@ -150,16 +153,28 @@ def source_of(settings: LeaderSettings) -> DraftSource | None:
     return None
 
 
-def require_draftable(table: StateTable) -> None:
-    """Check that tokens of a model with this state can be drafted.
+def before_end(drafts: tuple[TokenId, ...], limits: Limits) -> tuple[TokenId, ...]:
+    """Return the drafts before the first that would end the answer.
+
+    An end is drawn and never computed, so no room has taken one into its state: what is kept of
+    an answer is of all tokens before its last.
+    """
+    ends = (n for n, token in enumerate(drafts) if ends_answer(token, limits))
+    return drafts[: next(ends, len(drafts))]
+
+
+def require_draftable(table: StateTable, *, pp: int) -> None:
+    """Check that tokens of a model with this state can be drafted in `pp` stages.
 
     Raises:
-        ConfigError: it has state that cannot go back to what it was before drafts that are wrong
+        ConfigError: it has state that must go back to what it was before drafts that are wrong, and
+            stages that do not know which were
     """
-    if any(group.unit is Unit.SLOT and not group.optional for group in table.groups):
+    if pp > 1 and any(group.unit is Unit.SLOT and not group.optional for group in table.groups):
         raise ConfigError(
-            "--speculative-config: this model has recurrent state, which cannot go back to what it "
-            "was before drafts that are wrong; leave the flag out"
+            f"--speculative-config: this model has recurrent state, and with --pp {pp} only the "
+            "last stage knows which drafts were wrong, so that the others cannot take them back "
+            "yet; use --tp instead, or leave the flag out"
         )
 
 

@@ -185,9 +185,14 @@ def no_scores(ticket: Ticket) -> PromptScores | None:
     return PromptScores(top) if top is not None and ticket.scores_prompt else None
 
 
+def ends_answer(token: TokenId, limits: Limits) -> bool:
+    """Whether a token is the last one of any answer that has it."""
+    return token in limits.eos_token_ids or token in limits.stop_token_ids
+
+
 def finish_of(drawn: Drawn, *, generated: int, limits: Limits) -> FinishReason | None:
     """Return how the `generated`-th token (from 1, `said` included) ends the request; None if it
     does not."""
-    if drawn.token in limits.eos_token_ids or drawn.token in limits.stop_token_ids:
+    if ends_answer(drawn.token, limits):
         return FinishReason.STOP
     return FinishReason.LENGTH if generated >= limits.max_tokens else None

@@ -87,7 +87,7 @@ class ShadowBooks:
                 collective.resumes.kept(
                     keep,
                     collective.said.get(keep.key, ()),
-                    collective.stamps.get(keep.key, ()),
+                    collective.stamps.get(keep.key, ())[: collective.settled.get(keep.key)],
                     collective.beside(keep.key),
                     one_length=any(group.unit is Unit.SLOT for group in groups),
                 )

@@ -67,6 +67,7 @@ class Collective:
         self._ends_at: dict[Rank, int] = {}
         self.stamps: dict[Key, list[int]] = {}  # stamps of the positions known so far
         self.histories: dict[Key, list[int]] = {}
+        self.settled: dict[Key, int] = {}  # positions up to the last one that is no wrong draft
         # of rooms that go on from a checkpoint: its stamps in groups that do not last
         self._beside: dict[Key, tuple[int, ...]] = {}
         # blocks of the pools, and for whom they were computed or fetched back

@@ -98,9 +98,8 @@ class SimEngine:
         sizes = {g: placement.block_bytes(g) for g in pages}
         # groups of which this rank holds a part
         self._groups = [g for g in placement.table.groups if sizes[g.name]]
-        self._drafts = any(
-            g.optional for g in placement.table.groups
-        )  # whether it has a draft layer
+        # whether it has state that depends on which drafts were right
+        self._has_slots = any(g.unit is Unit.SLOT for g in placement.table.groups)
         self._raw = {g: (self.sim_pools[g].raw, size) for g, size in sizes.items()}
         self.damaged: set[tuple[GroupName, int]] = set()  # pages in which a bit was flipped
         # of the damaged pages that have not become right again
@@ -411,11 +410,14 @@ class SimEngine:
         why = self.collective.raises(row) if samples else ""
         draws: list[Drawn] = []
         # where state depends on which drafts were right, every rank knows what was drawn
-        if row.draw is not None and not why and (samples or self._drafts):
+        knows = samples or (self._has_slots and bool(row.ahead or row.drafts))
+        if row.draw is not None and not why and knows:
             draws = self._draws(row, end, allowed)
         right = end - len(row.ahead) + max(0, len(draws) - 1)
+        if knows:
+            self.collective.settled[row.key] = right
         for group in self._groups:
-            self._compute(row, group, right if group.optional else end)
+            self._compute(row, group, self._left_at(group, right, end))
         if row.drafts and draws:
             self._write_guessed(row, right)
         sums = {g: self._seal(row, g, first, past) for g, (first, past) in row.final.items()}
@@ -425,6 +427,11 @@ class SimEngine:
         drawn = draws[0] if draws else None
         drafts = (drawn.token,) * row.drafts if drawn is not None else ()
         return RowDone(row.key, drawn, sums, failed, self._score(row), tuple(draws[1:]), drafts)
+
+    def _left_at(self, group: Group, right: int, end: int) -> int:
+        """Return of how many positions a group has state after a row that ends before `end` and
+        is right before `right`: a slot goes back, and pages are written over."""
+        return right if group.unit is Unit.SLOT else end
 
     def _draws(self, row: Row, end: int, allowed: Allowed | None) -> list[Drawn]:
         """Draw after the last tokens, as long as the row goes on with what is drawn."""

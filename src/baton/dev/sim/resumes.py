@@ -53,7 +53,7 @@ class Resumes:
 
         Args:
             tokens: of the positions that are computed of it, drafts that were wrong among them
-            stamps: of these positions
+            stamps: of those of them that are no wrong drafts
             beside: of the same in groups that do not last
             one_length: whether some of its state is that of all these positions alone
         """

@@ -30,7 +30,7 @@ MAX_RANKS = 8
 # likewise for the second and third worker of a role, which are only there as an alternative
 MORE_RANKS = 4
 FULL, WINDOW, SLOT = GroupName("full"), GroupName("window"), GroupName("slot")
-FAR, INDEX = GroupName("far window"), GroupName("index")
+FAR, INDEX, HIDDEN = GroupName("far window"), GroupName("index"), GroupName("hidden")
 
 # Values are drawn evenly from these lists, so a rare value stands there once; the first is calm.
 HEADS = (2, 2, 2, 2, 4, 4, 4, 8, 1, 1, 1, 3)
@@ -215,11 +215,22 @@ def draw_table(tape: Tape) -> StateTable:
     if kinds in (8, 9):
         groups += [] if kinds == 8 else [Group(SLOT, Unit.SLOT, Whole())]
         specs.append(StateSpec("draft", SLOT, (1,), ("hidden",), 1, 8, DType.F32))
-    if kinds == 10:  # a draft layer: its rows, and the last hidden state
-        groups.append(Group(SLOT, Unit.SLOT, Whole(), optional=True))
-        specs.append(StateSpec("draft rows", FULL, (1,), ("c",), 1, 4, DType.F32))
-        specs.append(StateSpec("last hidden", SLOT, (1,), ("h",), 1, 8, DType.F32))
-    return StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
+    table = StateTable(LAYERS, BLOCK_TOKENS, tuple(groups), tuple(specs))
+    return with_draft_layer(table, SLOT) if kinds == 10 else table
+
+
+def with_draft_layer(table: StateTable, group: GroupName = HIDDEN) -> StateTable:
+    """Return the table with the rows of a draft layer, and the last hidden state in a group of
+    its own."""
+    return msgspec.structs.replace(
+        table,
+        groups=(*table.groups, Group(group, Unit.SLOT, Whole(), optional=True)),
+        specs=(
+            *table.specs,
+            StateSpec("draft rows", FULL, (1,), ("c",), 1, 4, DType.F32),
+            StateSpec("last hidden", group, (1,), ("h",), 1, 8, DType.F32),
+        ),
+    )
 
 
 def draw_world(tape: Tape) -> WorldDraw:
@@ -227,10 +238,13 @@ def draw_world(tape: Tape) -> WorldDraw:
     each, no faults, and nothing that costs time."""
     found = draw_service(tape)
     # what is drawn already decides on drafts, so that all other choices of a seed stay as they were
-    slots = any(g.unit is Unit.SLOT and not g.optional for g in found.table.groups)
-    layer = found.draft_layer > 0
-    drafts = layer or (found.hostile_ms in DRAFTS_MS and not slots)
-    found = msgspec.structs.replace(found, drafts=drafts)
+    recurrent = any(g.unit is Unit.SLOT and not g.optional for g in found.table.groups)
+    piped = any(w.pp > 1 and w.role != "prefill" for w in found.workers)
+    if found.hostile_ms in DRAFTS_MS and not (recurrent and piped):
+        found = msgspec.structs.replace(found, drafts=True)
+        if found.hostile_ms == DRAFTS_MS[1] and recurrent and not found.older:
+            found = msgspec.structs.replace(found, table=with_draft_layer(found.table))
+    found = msgspec.structs.replace(found, drafts=found.drafts or found.draft_layer > 0)
     if not found.clean and tape.chance(0.33, "gray"):
         found = msgspec.structs.replace(found, faults=grayer(found.faults, tape))
     if tape.chance(0.045, "a crowd"):

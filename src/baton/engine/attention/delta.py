@@ -45,9 +45,9 @@ class DeltaRows(msgspec.Struct, frozen=True):
     filters: torch.Tensor
     value: int
 
-    def first(self, count: int) -> "DeltaRows":
+    def at(self, index: slice | torch.Tensor) -> "DeltaRows":
         return DeltaRows(
-            self.x[:count], self.decay[:count], self.beta[:count], self.filters, self.value
+            self.x[index], self.decay[index], self.beta[index], self.filters, self.value
         )
 
     def new_out(self) -> torch.Tensor:

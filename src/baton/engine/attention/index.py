@@ -43,8 +43,8 @@ class IndexRows(msgspec.Struct, frozen=True):
     weights: torch.Tensor
     count: int
 
-    def first(self, count: int) -> "IndexRows":
-        return IndexRows(self.q[:count], self.k[:count], self.weights[:count], self.count)
+    def at(self, index: slice | torch.Tensor) -> "IndexRows":
+        return IndexRows(self.q[index], self.k[index], self.weights[index], self.count)
 
     def new_out(self) -> torch.Tensor:
         """Return an uninitialised output, int64 [rows, count]: positions, with -1 after the last

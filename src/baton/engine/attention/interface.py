@@ -39,6 +39,7 @@ class Segment(msgspec.Struct, frozen=True):
         begin: the first block that is still held; rows do not see positions before it
         said: rows, the last ones, of tokens that were generated; a row has the same bits whether
             these are computed one by one or together
+        undecided: rows, the last ones, of drafts, which may turn out to be wrong
     """
 
     first: int
@@ -47,6 +48,7 @@ class Segment(msgspec.Struct, frozen=True):
     block_table: NDArray[np.int32]
     begin: int = 0
     said: int = 0
+    undecided: int = 0
 
 
 class AttentionMetadata(msgspec.Struct, frozen=True):
@@ -65,8 +67,8 @@ class Rows(Protocol):
     """The rows that a layer passes to one kind of state:
     tensors [rows, ...]. One struct for each kind."""
 
-    def first(self, count: int) -> Self:
-        """Return the first `count` rows."""
+    def at(self, index: slice | torch.Tensor) -> Self:
+        """Return the rows at these indexes: a view for a slice, a copy for a tensor."""
         ...
 
     def new_out(self) -> torch.Tensor:
@@ -93,8 +95,8 @@ class AttentionRows(msgspec.Struct, frozen=True):
     v: torch.Tensor
     sinks: torch.Tensor | None = None
 
-    def first(self, count: int) -> "AttentionRows":
-        return AttentionRows(self.q[:count], self.k[:count], self.v[:count], self.sinks)
+    def at(self, index: slice | torch.Tensor) -> "AttentionRows":
+        return AttentionRows(self.q[index], self.k[index], self.v[index], self.sinks)
 
     def new_out(self) -> torch.Tensor:
         """Return an uninitialised output, [rows, heads, dim]."""

@@ -43,9 +43,9 @@ class LatentRows(msgspec.Struct, frozen=True):
     value: int
     chosen: torch.Tensor | None = None
 
-    def first(self, count: int) -> "LatentRows":
-        chosen = None if self.chosen is None else self.chosen[:count]
-        return LatentRows(self.q[:count], self.cached[:count], self.value, chosen)
+    def at(self, index: slice | torch.Tensor) -> "LatentRows":
+        chosen = None if self.chosen is None else self.chosen[index]
+        return LatentRows(self.q[index], self.cached[index], self.value, chosen)
 
     def new_out(self) -> torch.Tensor:
         """Return an uninitialised output, [rows, heads, value]."""

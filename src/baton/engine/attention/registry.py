@@ -1,6 +1,7 @@
 """The registry of backends: one row for each kind of cached state."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from baton.engine.attention.index import INDEX, TopKIndex
 from baton.engine.attention.interface import Attend, AttentionBackend, AttentionMetadata, Rows
 from baton.engine.attention.latent import LATENT, CpuLatentAttention, ReferenceLatentAttention
 from baton.engine.attention.reference import ReferenceAttention
+from baton.engine.attention.rollback import Rollback
 from baton.engine.kernels.team import NO_TEAM, Team
 from baton.ports.fabric import Pool
 
@@ -85,11 +87,14 @@ class Backends:
         self,
         metadata: Mapping[GroupName, AttentionMetadata],
         passed: Callable[[], None] = lambda: None,
+        rollbacks: Mapping[GroupName, Rollback] = MappingProxyType({}),
     ) -> Attend:
         """Return the function with which a model attends in one batch.
 
         `passed` is called at each layer. Rows after those of the segments are padding: they are not
         cached, and their output is zero.
+
+        rollbacks: of groups in which drafts that are wrong must be taken back
         """
 
         def attend(rows: Rows, layer: int) -> torch.Tensor:
@@ -97,10 +102,12 @@ class Backends:
             backend, own, group = self._served[layer, type(rows)]
             where, out = metadata[group], rows.new_out()
             count = len(where.slot_mapping)
+            if group in rollbacks:
+                rollbacks[group].computes(backend, rows, layer=own)
             if count == len(out):
                 backend.attend(rows, layer=own, metadata=where, out=out)
             else:
-                backend.attend(rows.first(count), layer=own, metadata=where, out=out[:count])
+                backend.attend(rows.at(slice(count)), layer=own, metadata=where, out=out[:count])
                 out[count:] = 0
             return out
 

@@ -30,7 +30,14 @@ from baton.engine.models.ends import Ends, end_tensors
 from baton.engine.models.experts import ExpertFiles, Router
 from baton.engine.models.indexer import Indexer, IndexSettings, indexer_tensors
 from baton.engine.models.latent import LatentAttention, LatentRopes, latent_tensors
-from baton.engine.models.mtp import MtpLayer, has_draft_rows, mtp_tensors, with_draft_rows
+from baton.engine.models.mtp import (
+    DEEPSEEK,
+    Mixer,
+    MtpLayer,
+    has_draft_rows,
+    require_one_stage,
+    with_draft_rows,
+)
 from baton.engine.models.routing import Routing, by_sigmoid, by_softmax, read_routing
 from baton.engine.models.stack import Layer, Stack
 from baton.engine.models.weights import Filed, Loader, Matrix, require_all
@@ -108,6 +115,11 @@ class DeepseekModel(Stack[LatentAttention]):
             return add
 
         return self.run(tokens, mix)
+
+
+def alone(attention: LatentAttention) -> Mixer:
+    """Return attention that takes no positions chosen by a layer before, and hands none on."""
+    return lambda x, layer, positions, attend: attention(x, layer, positions, attend, None)[0]
 
 
 class DeepseekV3Family:
@@ -215,10 +227,8 @@ class DeepseekV3Family:
         c = self.read(checkpoint.config, longest=positions)
         heads, held = _heads(c, placement), placement.layer_interval
         drafts = has_draft_rows(placement.table)
-        if drafts and placement.pp > 1:
-            raise no_draft_layer(
-                self.name, f"the stages of --pp {placement.pp} cannot share its layer yet"
-            )
+        if drafts:
+            require_one_stage(self.name, placement)
         wanted = list(self.tensors(c, drafts=drafts))
         require_all(checkpoint, wanted, tied=c.tied)
         load, ropes = (
@@ -247,9 +257,10 @@ class DeepseekV3Family:
         own = range(held.start, min(held.end, c.layers))
         model = DeepseekModel([layer(i) for i in own], ends, ops, vocab=c.vocab, eps=c.eps)
         if drafts:
-            at = f"model.layers.{c.layers}."
+            at, last = f"model.layers.{c.layers}.", layer(c.layers)
+            own_index = Layer((last.norm1, last.norm2), alone(last.mixer), last.mlp)
             model.draft_layer = MtpLayer(
-                load, at, layer(c.layers), ends, index=c.layers, hidden=c.hidden, eps=c.eps
+                load, DEEPSEEK, at, own_index, ends, index=c.layers, hidden=c.hidden, eps=c.eps
             )
         return model
 
@@ -259,7 +270,7 @@ class DeepseekV3Family:
         """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
         if drafts:
-            yield from mtp_tensors(f"model.layers.{c.layers}.", c.hidden)
+            yield from DEEPSEEK.tensors(f"model.layers.{c.layers}.", c.hidden)
         for index, dense in enumerate((*c.dense, *[False] * drafts)):
             at = f"model.layers.{index}."
             yield from (

@@ -7,6 +7,8 @@ from baton.engine.models.config import Mixture
 from baton.engine.models.gated_delta import ByKind, DeltaFiles
 from baton.engine.models.qwen3_next import Qwen3NextFamily
 
+NEXT_LAYERS = "mtp_num_hidden_layers"
+
 
 class Qwen35Family(Qwen3NextFamily):
     """Implements Family."""
@@ -19,6 +21,7 @@ class Qwen35Family(Qwen3NextFamily):
     examples = "Qwen3.5 0.8B to 27B (dense), Qwen3.6 27B"
     notes = "without images; gated-delta layers: one slot a request"
     files: DeltaFiles = ByKind()
+    next_layers = NEXT_LAYERS
     defaults: Mapping[str, Any] = {**Qwen3NextFamily.defaults, "num_key_value_heads": 4}
 
     def mixture(self, config: Mapping[str, Any]) -> Mixture | None:
@@ -39,6 +42,7 @@ class Qwen35MoeFamily(Qwen3NextFamily):
         "one"
     )
     files: DeltaFiles = ByKind()
+    next_layers = NEXT_LAYERS
     defaults: Mapping[str, Any] = {
         **Qwen3NextFamily.defaults,
         "num_experts": 256,

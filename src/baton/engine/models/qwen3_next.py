@@ -5,8 +5,8 @@ A layer is a mixer over the sequence, of one of the two kinds, and an MLP. Norms
 as differences from 1.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,7 +25,7 @@ from baton.core.memory.state import (
 from baton.engine.attention.interface import Attend
 from baton.engine.checkpoint import Checkpoint
 from baton.engine.comm import Comm
-from baton.engine.models.base import DTYPES, KV, SLOT, no_draft_layer
+from baton.engine.models.base import DTYPES, KV, NEXT, SLOT, no_draft_layer
 from baton.engine.models.config import Mixture, count
 from baton.engine.models.deepseek import GatedMlp, gated_matrices
 from baton.engine.models.ends import Ends, end_tensors
@@ -39,6 +39,14 @@ from baton.engine.models.gated_delta import (
     delta_tensors,
 )
 from baton.engine.models.mixtral import require_used
+from baton.engine.models.mtp import (
+    QWEN,
+    Mixer,
+    MtpLayer,
+    has_draft_rows,
+    require_one_stage,
+    with_draft_rows,
+)
 from baton.engine.models.qwen3_next_config import (
     Qwen3NextConfig,
     Qwen3NextShards,
@@ -51,8 +59,7 @@ from baton.engine.ops import Ops, sigmoid
 from baton.engine.rope import Rope, longest_by_rope
 
 MLP, SHARED, EXPERTS = "mlp.", "mlp.shared_expert.", "mlp.experts"
-# x, layer, positions, attend -> [rows, hidden]
-Mixer = Callable[[torch.Tensor, int, torch.Tensor, Attend], torch.Tensor]
+LAYERS, DRAFT_LAYER = "model.layers.", "mtp."  # what the names of their tensors begin with
 
 
 class SharedMlp:
@@ -81,12 +88,37 @@ def _weigh(c: Qwen3NextConfig) -> Matrix:
     return Matrix((Filed(MLP + "shared_expert_gate", (1,)),), c.hidden)
 
 
-def _experts(c: Qwen3NextConfig, m: Mixture, checkpoint: Checkpoint) -> ExpertFiles:
-    """Return how the checkpoint stores experts: those of Qwen3.5 are stacked, unless they are
-    quantised."""
-    stacked = any(name.endswith(f"{EXPERTS}.{GATE_UP}") for name in checkpoint.tensors)
+def _experts(c: Qwen3NextConfig, m: Mixture, checkpoint: Checkpoint, at: str) -> ExpertFiles:
+    """Return how the checkpoint stores the experts whose names begin with `at`: those of Qwen3.5
+    are stacked, unless they are quantised."""
+    stacked = any(
+        name.startswith(at) and name.endswith(f"{EXPERTS}.{GATE_UP}") for name in checkpoint.tensors
+    )
     kind = StackedExpertFiles if stacked else ExpertFiles
     return kind(EXPERTS, "gate_proj", "up_proj", "down_proj", m.experts, c.hidden, m.inner)
+
+
+class FiledLayer(NamedTuple):
+    """One layer in a checkpoint: what the names of its tensors begin with, whether it is a
+    gated-delta layer, and how its experts are stored; None if its MLP is dense."""
+
+    at: str
+    linear: bool
+    experts: ExpertFiles | None
+
+
+def layers_of(c: Qwen3NextConfig, checkpoint: Checkpoint, *, drafts: bool) -> list[FiledLayer]:
+    """Return the model's layers, and with `drafts` the one behind them, which has attention and,
+    where the model has any, experts."""
+    m, found = c.mixture, list[FiledLayer]()
+    experts = None if m is None else _experts(c, m, checkpoint, LAYERS)
+    for index, linear in enumerate(c.linear):
+        mixed = m is not None and m.sparse[index]
+        found.append(FiledLayer(f"{LAYERS}{index}.", linear, experts if mixed else None))
+    if drafts:
+        own = None if m is None else _experts(c, m, checkpoint, DRAFT_LAYER)
+        found.append(FiledLayer(f"{DRAFT_LAYER}layers.0.", False, own))
+    return found
 
 
 class Qwen3NextModel(Stack[Mixer]):
@@ -104,6 +136,7 @@ class Qwen3NextFamily:
     Attributes:
         defaults: values for keys that a config lacks (those of transformers)
         files: how checkpoints store the tensors of gated-delta layers
+        next_layers: key of a config that says how many draft layers there are
     """
 
     name = "Qwen3-Next"
@@ -112,6 +145,7 @@ class Qwen3NextFamily:
     notes = "gated-delta layers: one slot a request; mixture of experts with a shared one"
     window = "none"
     files: DeltaFiles = ByKeyHead()
+    next_layers = NEXT
     defaults: Mapping[str, Any] = {
         "max_position_embeddings": 32_768,
         "rms_norm_eps": 1e-6,
@@ -173,11 +207,12 @@ class Qwen3NextFamily:
         require_width(self.read(config), tp)
 
     def with_draft_layer(self, config: Mapping[str, Any], table: StateTable) -> StateTable:
-        raise no_draft_layer(
-            self.name,
-            "it has recurrent state, which cannot go back to what it was before drafts that are "
-            "wrong",
-        )
+        # as in vLLM: one, where a config does not say
+        if not count({self.next_layers: 1, **config}, self.next_layers, least=0):
+            raise no_draft_layer(self.name, f"config.json has {self.next_layers} 0")
+        if config.get("mtp_use_dedicated_embeddings"):
+            raise no_draft_layer(self.name, "its draft layer has an embedding of its own")
+        return with_draft_rows(table, self.read(config).hidden)
 
     def table(self, config: Mapping[str, Any], *, block_tokens: int, dtype: DType) -> StateTable:
         """Return the table: K and V in pages; recurrent
@@ -208,34 +243,52 @@ class Qwen3NextFamily:
         positions = longest or self.longest(checkpoint.config)[0]
         c = self.read(checkpoint.config, longest=positions)
         held, stage = Qwen3NextShards(c, placement), placement.layer_interval
-        experts = None if c.mixture is None else _experts(c, c.mixture, checkpoint)
-        require_all(checkpoint, list(self.tensors(c, experts)), tied=c.tied)
+        drafts = has_draft_rows(placement.table)
+        if drafts:
+            require_one_stage(self.name, placement)
+        layout = layers_of(c, checkpoint, drafts=drafts)
+        require_all(checkpoint, list(self.tensors(c, layout)), tied=c.tied)
         load, rope = Loader(checkpoint, DTYPES[dtype], ops, comm), Rope(c.rope, positions=positions)
 
-        def layer(index: int) -> Layer[Mixer]:
-            at = f"model.layers.{index}."
+        def layer(filed: FiledLayer) -> Layer[Mixer]:
+            at = filed.at
             norms = [load(f"{at}{name}_layernorm.weight") for name in ("input", "post_attention")]
-            linear = c.linear[index]
             mixer = (
                 GatedDelta(load, at, c, held, self.files)
-                if linear
+                if filed.linear
                 else GatedAttention(load, at, c, held, rope)
             )
-            if c.mixture is not None and experts is not None and c.mixture.sparse[index]:
-                return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture, experts))
+            if c.mixture is not None and filed.experts is not None:
+                return Layer(norms, mixer, SharedMlp(load, at, c, c.mixture, filed.experts))
             return Layer(norms, mixer, GatedMlp(load, at + MLP, c.hidden, c.inner, biased=False))
 
         ends = Ends(load, vocab=c.vocab, hidden=c.hidden, tied=c.tied, eps=c.eps, offset=OFFSET)
-        layers = [layer(i) for i in range(stage.start, stage.end)]
-        return Qwen3NextModel(layers, ends, ops, vocab=c.vocab, eps=c.eps, offset=OFFSET)
+        own = layout[stage.start : min(stage.end, c.layers)]
+        model = Qwen3NextModel(
+            [layer(filed) for filed in own], ends, ops, vocab=c.vocab, eps=c.eps, offset=OFFSET
+        )
+        if drafts:
+            model.draft_layer = MtpLayer(
+                load,
+                QWEN,
+                DRAFT_LAYER,
+                layer(layout[c.layers]),
+                ends,
+                index=c.layers,
+                hidden=c.hidden,
+                eps=c.eps,
+                offset=OFFSET,
+            )
+        return model
 
     def tensors(
-        self, c: Qwen3NextConfig, experts: ExpertFiles | None
+        self, c: Qwen3NextConfig, layout: Sequence[FiledLayer]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor that is read, with its shape."""
         yield from end_tensors(c.vocab, c.hidden, tied=c.tied)
-        for index, linear in enumerate(c.linear):
-            at, m = f"model.layers.{index}.", c.mixture
+        if len(layout) > c.layers:
+            yield from QWEN.tensors(DRAFT_LAYER, c.hidden)
+        for at, linear, experts in layout:
             yield from (
                 (f"{at}{name}_layernorm.weight", (c.hidden,))
                 for name in ("input", "post_attention")
@@ -245,11 +298,11 @@ class Qwen3NextFamily:
                 if linear
                 else gated_attention_tensors(at, c)
             )
-            mixed = m is not None and m.sparse[index]
+            mixed = experts is not None
             for matrix in gated_matrices(
                 c.hidden, c.shared_inner if mixed else c.inner, biased=False
             ):
                 yield from matrix.tensors(at + (SHARED if mixed else MLP))
-            if m is not None and experts is not None and mixed:
+            if c.mixture is not None and experts is not None:
                 yield from experts.tensors(at)
-                yield from (*_router(c, m).tensors(at), *_weigh(c).tensors(at))
+                yield from (*_router(c, c.mixture).tensors(at), *_weigh(c).tensors(at))

@@ -1,5 +1,6 @@
 """Drafts that become more than a guess: sealed, cached, without pages, or drawn as if they were not
-there; and what a draft layer goes on from, of another room or of another width."""
+there, or left in recurrent state; and what a draft layer goes on from, of another room or of
+another width."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from baton.core.agreement import RowOrder, RowResult
 from baton.core.handoff.plan import PairPlan
 from baton.core.ids import BlockIndex, GroupName, TokenId
 from baton.core.memory.chunks import final_blocks
-from baton.core.memory.state import StateTable, Unit
+from baton.core.memory.state import Group, StateTable, Unit
 from baton.core.messages import Drawn
 from baton.core.scheduler import generating
 from baton.core.scheduler.computing import Computing
@@ -18,6 +19,7 @@ from baton.core.scheduler.generating_room import GeneratingRoom
 from baton.core.scheduler.preemption import Preemption
 from baton.core.scheduler.reuse import Reuse
 from baton.core.scheduler.stage import all_drawn_of
+from baton.dev.sim.engine import SimEngine
 from baton.dev.sim.parts import Parts, Replaced
 from baton.dev.sim.plants.plant import Plant
 
@@ -84,6 +86,10 @@ def _own_stride(self: Any, leg: Any, group: GroupName, block: int, source: Any, 
     )
 
 
+def _left_at_the_end(self: Any, group: Group, right: int, end: int) -> int:
+    return right if group.optional else end
+
+
 def _without_the_first(ranks: Sequence[tuple[RowResult, ...]], row: int) -> tuple[Drawn, ...]:
     drawn = all_drawn_of(ranks, row)
     return drawn[1:] or drawn
@@ -134,6 +140,13 @@ PLANTS = (
                 Replaced(Reuse, "enter", _enter_guessed),
             )
         ),
+    ),
+    Plant(
+        "slot_keeps_a_wrong_draft",
+        "recurrent state keeps what a draft that was wrong has made of it",
+        ("right_bytes",),
+        None,
+        lambda: Parts(replaced=(Replaced(SimEngine, "_left_at", _left_at_the_end),)),
     ),
     Plant(
         "hidden_state_of_another",

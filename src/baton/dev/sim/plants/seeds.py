@@ -76,6 +76,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "draft_past_of_the_first": 96,
     "draft_skips_a_token": 84,
     "draft_rejected_cached": 24,
+    "slot_keeps_a_wrong_draft": 6,
     "hidden_state_of_another": 1,
     "slot_of_another_width": 21,
     "checkpoint_of_other_tokens": 3,
