@@ -121,7 +121,7 @@ _WORDS: Mapping[Cause, _Words] = {
         RequestPhase.FETCHING,
         "KV transfer",
         "in KV transfer: moving the KV cache of its prompt from {prefill} to {decode}",
-        "The network between the two is slow or busy: measure it with baton doctor, and see which"
+        "The network between the two is slow or busy: try it with baton doctor, and see which"
         " fabric the pair uses in the table of pairs.",
     ),
     Cause.GENERATION: _Words(
