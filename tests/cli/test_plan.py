@@ -125,8 +125,17 @@ def test_a_plan_is_drawn(ending, machine, tmp_path):
     assert picture.stat().st_size > 1000
 
 
-def test_this_machine_is_measured_and_planned_with(tmp_path, capsys):
-    model, file = make_tiny(tmp_path / "tiny"), tmp_path / "here.json"
+@pytest.mark.parametrize(
+    ("family", "others"),
+    [
+        ("llama", {}),
+        ("gemma3", {"window": True}),
+        ("qwen3_next", {"slot": False}),
+        ("gpt_oss", {"window": True}),
+    ],
+)
+def test_this_machine_is_measured_and_planned_with(family, others, tmp_path, capsys):
+    model, file = make_tiny(tmp_path / "tiny", family), tmp_path / "here.json"
     flags = ["--max-num-batched-tokens", "128", "--kv-memory", "8MiB", "--seconds", "1"]
     measured = ["plan", "measure", "--model", str(model), "--threads", "1", "--out", str(file)]
     assert run([*measured, *flags]) == 0
@@ -138,6 +147,10 @@ def test_this_machine_is_measured_and_planned_with(tmp_path, capsys):
     assert set(profile.fit) == {
         *("prompts", "answers", "mixed", "reads", "steps that were not fitted"),
     }
-    assert profile.memory.pages * 16 * profile.memory.token_bytes <= 8 << 20
+    memory = profile.memory
+    assert {o.name: o.window is not None for o in memory.others} == others
+    each = {o.name: o.nbytes * (1 if o.window is None else 16) for o in memory.others}
+    own = sum(o.count * each[o.name] for o in memory.others)
+    assert 7 << 20 < memory.pages * 16 * memory.token_bytes + own <= 8 << 20
     assert run(plan(str(file), *MIX, *SMALL)) == 0
     assert "fitted; median errors: " in capsys.readouterr().out.replace("\n", " ")

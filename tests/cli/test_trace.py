@@ -30,6 +30,11 @@ TIMELINE = {
     ],
     "workers": [phase("prefill-0", "offered", 50_000, 60_000)],
     "end": "length",
+    "verdict": {
+        "says": "100 ms: 50 ms (50%) spent on its prompt.",
+        "advice": "A shorter prompt helps.",
+        "more": "https://example.com/slow#prompt",
+    },
 }
 
 
@@ -50,6 +55,19 @@ def test_a_picture_fits_a_narrow_terminal_and_says_where_the_time_went() -> None
     assert running.index("█") == computing.rindex("█") + 1 == first.index("▼")
     assert computing.startswith("prefill-0")
     assert max(map(len, lines)) <= 80
+
+
+def test_it_says_what_took_most_of_the_time_and_what_helps() -> None:
+    lines = drawn(picture_of(TIMELINE))
+    assert "100 ms: 50 ms (50%) spent on its prompt." in lines
+    assert "A shorter prompt helps." in lines
+    assert "https://example.com/slow#prompt" in lines
+
+
+@pytest.mark.parametrize("verdict", [{}, {"verdict": None}])
+def test_a_gateway_of_before_and_a_request_of_no_time_have_none(verdict: dict[str, None]) -> None:
+    old = {name: value for name, value in TIMELINE.items() if name != "verdict"} | verdict
+    assert not any("helps" in line for line in drawn(picture_of(old)))
 
 
 def test_a_request_without_an_answer() -> None:

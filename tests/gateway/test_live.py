@@ -26,6 +26,7 @@ from baton.gateway.tally import RequestTally
 from .fake_door import FakeDoor
 from .models import ids
 from .rig import make_app, request, served, until
+from .test_timelines import Watched, ordinary
 from .watching import Watcher
 
 COMPLETIONS = "/v1/completions"
@@ -345,6 +346,9 @@ def test_the_ledger_stays_for_this_machine():
         ("given", "queued", "queued", "queued"),
         ("given", "computing", "queued", "computing"),
         ("admitted", "computing", "fetching", "computing"),
+        ("given", "awaits_turn", "queued", "queued"),
+        ("admitted", "awaits_turn", "fetching", "queued"),
+        ("admitted", None, "awaits_turn", "queued"),
         ("given", "borrowing", "queued", "borrowing"),
         ("answered", "offered", "queued", "offered"),
         ("admitted", "offered", "fetching", "fetching"),
@@ -405,3 +409,21 @@ def test_times_to_the_first_token_count_for_some_seconds():
     assert times.take(105.0)[0].count == 2
     assert times.take(100.0 + FIRST_WITHIN_S + 1)[0] == Quantiles(1, 700.0, 700.0, 700.0)
     assert msgspec.to_builtins(times.take(1e6)[0])["p50_ms"] is None
+
+
+def test_it_says_why_requests_were_slow_that_have_ended_lately():
+    async def scenario():
+        watched = Watched()
+        ordinary(watched)
+        watched.wall += 4
+        watcher = Watcher(make_app(FakeDoor(), timelines=watched.timelines))
+        await until(lambda: watcher.snapshots)
+        await watcher.leave()
+        return watcher.snapshots[0]
+
+    (slow,) = asyncio.run(scenario())["slow"]
+    assert (slow["id"], slow["room"]) == ("cmpl-1", "abababab")
+    assert slow["ended_s"] == pytest.approx(4 - 0.019)
+    verdict = slow["verdict"]
+    assert verdict["says"].startswith("19 ms: 9.0 ms (47%) generating 3 tokens on decode-0.")
+    assert (verdict["phase"], verdict["title"]) == ("running", "Generating")

@@ -196,10 +196,10 @@ def test_what_workers_answer():
     assert [m["baton:refusals_total", (reason,)] for reason in ("slow", "timeout")] == [2, 1]
 
 
-def test_a_room_waits_until_a_worker_holds_memory_for_it():
+def test_a_room_waits_until_a_worker_holds_memory_for_it_and_begins():
     states = {
-        "p": ["queued", "queued", "computing", "ending"],
-        "d": ["queued", "fetching", "queued", "ending"],
+        "p": ["queued", "queued", "computing", "ending", "awaits_turn", "awaits_turn"],
+        "d": ["queued", "fetching", "queued", "ending", "queued", "fetching"],
     }
     views = []
     for name, found in states.items():
@@ -209,7 +209,7 @@ def test_a_room_waits_until_a_worker_holds_memory_for_it():
         )
         views.append(msgspec.structs.replace(view(name, clean=False), rooms=rooms))
     m = History().scrape(LedgerReport(tuple(views), (), 0))
-    assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (2, 1)
+    assert (m["vllm:num_requests_running", ()], m["vllm:num_requests_waiting", ()]) == (2, 3)
 
 
 def test_the_page_is_served_without_a_key():

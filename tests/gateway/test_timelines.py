@@ -56,8 +56,9 @@ class Watched:
 
     def __init__(self) -> None:
         self.owing: set[Room] = set()
+        self.wall = 1_000.0
         self.timelines = Timelines(
-            name_of=NAMES.__getitem__, held=self.owing.__contains__, wall=lambda: 1_000.0
+            name_of=NAMES.__getitem__, held=self.owing.__contains__, wall=lambda: self.wall
         )
 
     def at(self, us: int, event: FrontEvent, *effects: Send | Say) -> None:

@@ -1,9 +1,11 @@
 """Plans: where splitting must win it does, and where it must not it does not."""
 
+import msgspec
 import pytest
 from tests.fleet.build import profile
 
 from baton.dev.fleet.fleet import FleetSettings
+from baton.dev.fleet.profile import GroupMemory
 from baton.dev.planning.division import Division, divisions
 from baton.dev.planning.judging import Advice, ServedDivision
 from baton.dev.planning.plan import (
@@ -91,6 +93,17 @@ def test_pages_are_coarse_only_where_it_makes_no_difference():
     assert (large.page_tokens, large.pages) == (512, 1250)
     assert coarse(profile(pages=300), [long]).memory.page_tokens == 16
     assert coarse(profile(pages=40_000, step_tokens=512), [long]).memory.page_tokens == 128
+
+
+def test_pages_of_windows_become_fewer_as_they_get_larger():
+    long = mix_of([16_000], [1], rate=1.0, count=9, burstiness=1.0, range_ratio=0.0).rows(0)
+    machine = profile(pages=40_000)
+    window = GroupMemory(name="window", window=1_024, count=800, nbytes=64)
+    slot = GroupMemory(name="slot", window=None, count=7, nbytes=64)
+    memory = msgspec.structs.replace(machine.memory, others=(window, slot))
+    large = coarse(msgspec.structs.replace(machine, memory=memory), [long]).memory
+    assert large.page_tokens == 128, "an eighth of the window"
+    assert [other.count for other in large.others] == [100, 7]
 
 
 def test_the_fewest_workers_that_are_enough_are_named():

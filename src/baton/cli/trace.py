@@ -69,6 +69,9 @@ def picture_of(timeline: dict[str, Any]) -> "RenderableType":
         f"{timeline['generated_tokens']} generated; end: {timeline['end']}\n"
         f"first token after {'-' if first is None else ms(first)}, whole after {ms(total)}"
     )
+    verdict = timeline.get("verdict")  # a gateway of before has none
+    if verdict is not None:
+        head += f"\n\n{verdict['says']}\n{verdict['advice']}\n{verdict['more']}"
     table = _phases(f"0 to {ms(total)}")
     for phase in timeline["path"]:
         if first is not None and phase["start_us"] == first:

@@ -78,6 +78,7 @@ def create_app(
             own=own,
             times=times,
             siblings=siblings,
+            timelines=timelines,
             model=settings.model,
             demo=settings.demo,
         ),

@@ -23,10 +23,13 @@ from baton.gateway.dispatcher import DispatchedRequest, Dispatcher
 from baton.gateway.door import Door, LedgerReport, Readiness
 from baton.gateway.live_times import LiveTimes, Quantiles
 from baton.gateway.phases import RequestPhase, phase_of
+from baton.gateway.timelines import Timelines
+from baton.gateway.verdict import SlowVerdict
 
 MOST_LANES = 200  # requests
 MOST_PAIRS = 200
 MOST_WORKERS = 100
+MOST_SLOW, SLOW_WITHIN_S = 5, 300.0  # requests that have ended, and how long ago at most
 
 
 class LiveRank(msgspec.Struct, frozen=True):
@@ -99,6 +102,15 @@ class LiveLane(msgspec.Struct, frozen=True):
     pages: dict[str, dict[str, int]]
 
 
+class SlowRequest(msgspec.Struct, frozen=True):
+    """A request that has ended, and why it took so long."""
+
+    id: str
+    room: str  # begins its room's id
+    ended_s: float  # ago
+    verdict: SlowVerdict
+
+
 class LiveSnapshot(msgspec.Struct, frozen=True):
     """Everything, at one moment.
 
@@ -106,6 +118,8 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
         number: of the snapshot, from 1; `at_ms` is when it was made, by a clock of its own
         demo: whether POST /demo/.. breaks things
         lanes_left_out: requests under way that are not among the lanes
+        slow: requests of this gateway that ended lately and were not generated for the longest
+            time, the longest first
         first, between: recent times to the first token, and between tokens, at this gateway
     """
 
@@ -122,6 +136,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     pairs_left_out: int
     lanes: tuple[LiveLane, ...]
     lanes_left_out: int
+    slow: tuple[SlowRequest, ...]
     first: Quantiles
     between: Quantiles
 
@@ -137,12 +152,18 @@ class LiveView:
         own: Callable[[LedgerReport], GatewayCounts],
         times: LiveTimes,
         siblings: Siblings | None,
+        timelines: Timelines | None,
         model: str,
         demo: bool,
     ) -> None:
-        """own: completes a report to the counts of this gateway"""
+        """
+        Args:
+            own: completes a report to the counts of this gateway
+            timelines: of its requests; None = they are not known
+        """
         self._door, self._dispatcher, self._own, self._times = door, dispatcher, own, times
-        self._siblings, self._model, self._demo = siblings, model, demo
+        self._siblings, self._timelines = siblings, timelines
+        self._model, self._demo = model, demo
         self._encoder = msgspec.json.Encoder()
         self._number = 0
         self._known: frozenset[Room] = frozenset()  # of this gateway, in the last snapshot
@@ -189,9 +210,18 @@ class LiveView:
             pairs_left_out=view.pairs_left_out,
             lanes=tuple(lanes),
             lanes_left_out=max(0, under_way - len(lanes)),
+            slow=() if self._timelines is None else tuple(_slow(self._timelines)),
             first=first,
             between=between,
         )
+
+
+def _slow(timelines: Timelines) -> Iterator[SlowRequest]:
+    now = timelines.wall()
+    for timeline in timelines.slowest(MOST_SLOW, SLOW_WITHIN_S):
+        if timeline.verdict is not None:
+            ended_s = max(0.0, now - timeline.arrived - timeline.total_us / 1e6)
+            yield SlowRequest(timeline.id, timeline.room[:8], ended_s, timeline.verdict)
 
 
 def shown(entries: Collection[DispatchedRequest]) -> list[DispatchedRequest]:

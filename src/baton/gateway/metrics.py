@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import Metric
 
 from baton import __version__
 from baton.core.messages import LedgerView
+from baton.core.scheduler.room import AWAITS_TURN
 from baton.core.statistics import BOUNDS_US, CacheTally, RankTally, Spent
 from baton.gateway.counts import GatewayCounts
 from baton.gateway.door import LedgerReport
@@ -164,8 +165,9 @@ class Metrics:
         for view in self._report.workers:
             for room in view.rooms:
                 states.setdefault(room.room, set()).add(room.state)
-        running = sum(bool(seen - {QUEUED, ENDING}) for seen in states.values())
-        waiting = sum(seen == {QUEUED} for seen in states.values())
+        waits = {room: AWAITS_TURN in seen or seen == {QUEUED} for room, seen in states.items()}
+        waiting = sum(waits.values())
+        running = sum(bool(s - {QUEUED, ENDING}) and not waits[r] for r, s in states.items())
         waiting += sum(counts.report.queue.length for _, counts in self._gateways)
         named, model = ("model_name",), (self._model,)
         yield _gauge(
@@ -173,7 +175,7 @@ class Metrics:
         )
         yield _gauge(
             "vllm:num_requests_waiting",
-            "Requests that wait for memory, at the gateway or at a worker.",
+            "Requests that wait for memory or their turn, at the gateway or at a worker.",
             named,
             [(model, waiting)],
         )

@@ -1,15 +1,15 @@
 """In which phase a request is: one word for what its gateway and its two workers say of it.
 
 gateway:   waiting ─────────────▶ given ─▶ .. ─▶ streaming
-prefill:                queued ─▶ computing ─▶ offered
-decode:                 queued ──────────────▶ fetching ─▶ committing ─▶ running
-phase:     waiting ──▶ queued ─▶ computing ─▶ fetching ─▶ committing ─▶ running
+prefill:                queued ─▶ awaits_turn ─▶ computing ─▶ offered
+decode:                 queued ────────────────────────────▶ fetching ─▶ committing ─▶ running
+phase:     waiting ──▶ queued ────────────────▶ computing ─▶ fetching ─▶ committing ─▶ running
 """
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.room import AWAITS_TURN, RoomState
 
 
 class RequestPhase(StrEnum):
@@ -17,7 +17,7 @@ class RequestPhase(StrEnum):
 
     WAITING = "waiting"  # at the gateway, for its turn or for workers with room
     HELD = "held"  # at the gateway; see request_state.py
-    QUEUED = "queued"  # at its workers, for memory
+    QUEUED = "queued"  # at its workers, for memory or behind other prompts
     RESUMING = "resuming"  # prefill copies back where an earlier prompt has ended
     BORROWING = "borrowing"  # prefill fetches back what decode has cached of the prompt
     COMPUTING = "computing"  # its prompt is computed
@@ -31,7 +31,7 @@ class RequestPhase(StrEnum):
 
 # What the workers say, the word that tells most first. A unified worker stands on the decode side.
 _PREFILL, _DECODE = 0, 1
-_WORDS: Sequence[tuple[int, RoomState, RequestPhase]] = (
+_WORDS: Sequence[tuple[int, str, RequestPhase]] = (
     (_DECODE, RoomState.RUNNING, RequestPhase.RUNNING),
     (_DECODE, RoomState.OFFLOADING, RequestPhase.PREEMPTED),
     (_DECODE, RoomState.OFFLOADED, RequestPhase.PREEMPTED),
@@ -39,6 +39,8 @@ _WORDS: Sequence[tuple[int, RoomState, RequestPhase]] = (
     (_DECODE, RoomState.COMMITTING, RequestPhase.COMMITTING),
     (_PREFILL, RoomState.RESUMING, RequestPhase.RESUMING),
     (_PREFILL, RoomState.BORROWING, RequestPhase.BORROWING),
+    (_PREFILL, AWAITS_TURN, RequestPhase.QUEUED),
+    (_DECODE, AWAITS_TURN, RequestPhase.QUEUED),
     (_PREFILL, RoomState.COMPUTING, RequestPhase.COMPUTING),
     (_DECODE, RoomState.COMPUTING, RequestPhase.COMPUTING),
     (_DECODE, RoomState.FETCHING, RequestPhase.FETCHING),

@@ -10,7 +10,7 @@ gateway is `messages`: messages on their way, and until somebody looked at them.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +18,12 @@ import msgspec
 from baton.core.door import Submit
 from baton.core.ids import Boot, Epoch, Micros, Room
 from baton.core.messages import RoomPhase, Ticket
-from baton.core.scheduler.room import RoomState
+from baton.core.scheduler.room import AWAITS_TURN, RoomState
+from baton.gateway.verdict import Cause, PhaseSide, RequestFacts, SlowVerdict, verdict_of
 
 GATEWAY = "gateway"
 QUEUED, MESSAGES, AWAITS_DECODE, UNKNOWN = "queued", "messages", "awaits_decode", "unknown"
+WAITS = (RoomState.QUEUED.value, AWAITS_TURN)  # states of a worker that has not begun
 # states of a prefill worker behind the first token, and of one that computes and generates
 PAST_FIRST: frozenset[str] = frozenset({RoomState.OFFERED, RoomState.ENDING})
 GENERATES: frozenset[str] = frozenset(
@@ -58,6 +60,7 @@ class Timeline(msgspec.Struct, frozen=True):
         path: what it waited for at each moment: from 0 to `total_us` without gaps
         workers: every phase of every worker that had it
         end: "stop", "length", "cancelled", or the code of an error
+        verdict: what took most of the time; None = it took none
     """
 
     id: str
@@ -71,6 +74,7 @@ class Timeline(msgspec.Struct, frozen=True):
     path: tuple[TimelinePhase, ...]
     workers: tuple[TimelinePhase, ...]
     end: str
+    verdict: SlowVerdict | None
 
 
 class EndedRequest(msgspec.Struct, frozen=True):
@@ -99,19 +103,25 @@ def ended_request(timeline: Timeline) -> EndedRequest:
 class TimelineAttempt:
     """One epoch: when its ticket was sent, and what its workers have said since."""
 
-    __slots__ = ("decode", "epoch", "first_at", "over_at", "phases", "prefill", "sent_at")
+    __slots__ = (
+        *("behind", "decode", "epoch", "first_at", "gave_way", "over_at", "phases", "prefill"),
+        "sent_at",
+    )
 
-    def __init__(self, ticket: Ticket, now: Micros) -> None:
+    def __init__(self, ticket: Ticket, now: Micros, behind: int) -> None:
+        """behind: prompts that its prefill worker had still to compute"""
         self.epoch, self.sent_at = ticket.key.epoch, now
-        self.prefill, self.decode = ticket.prefill, ticket.decode
+        self.prefill, self.decode, self.behind = ticket.prefill, ticket.decode, behind
         self.first_at: Micros | None = None  # prefill's first token was heard
         self.over_at: Micros | None = None  # the gateway wanted no more of it
+        # the worker on which it gave way to other requests, so that it is computed again
+        self.gave_way: Boot | None = None
         self.phases: dict[Boot, tuple[RoomPhase, ...]] = {}
 
     def begun_at(self, latest: Micros) -> Micros:
         """Return when its prompt began to be computed."""
-        first = next(iter(self.phases.get(self.prefill, ())), None)
-        waited = first.us if first is not None and first.state == RoomState.QUEUED else 0
+        told = self.phases.get(self.prefill, ())
+        waited = sum(phase.us for phase in takewhile(lambda phase: phase.state in WAITS, told))
         return min(Micros(self.sent_at + waited), latest)
 
 
@@ -160,7 +170,7 @@ class Moments:
     def timeline(self) -> Timeline:
         """Compose its timeline."""
         base = self.arrived_at
-        path = _shifted(self._path(), base)
+        path = tuple(_shifted(self._path(), base))
         laid = (
             phase
             for a in self.attempts
@@ -176,9 +186,47 @@ class Moments:
             generated_tokens=self.generated,
             first_us=None if self.first_at is None else self.first_at - base,
             total_us=self.ended_at - base,
-            path=tuple(path),
+            path=path,
             workers=tuple(_shifted(laid, base)),
             end=self.end,
+            verdict=verdict_of(self._sides(path), self._facts()),
+        )
+
+    @property
+    def idle_us(self) -> int:
+        """Its time without that in which a worker generated its tokens."""
+        told = (phases for attempt in self.attempts for phases in attempt.phases.values())
+        ran = sum(p.us for phases in told for p in phases if p.state == RoomState.RUNNING)
+        return max(0, self.ended_at - self.arrived_at - ran)
+
+    def _sides(self, path: Iterable[TimelinePhase]) -> Iterator[PhaseSide]:
+        again: dict[int, Cause] = {
+            attempt.epoch: Cause.PREEMPTION if before.gave_way is not None else Cause.FAILURE
+            for before, attempt in pairwise(self.attempts)
+        }
+        computes = {self.names[attempt.prefill] for attempt in self.attempts}
+        for phase in path:
+            waits = phase.where == GATEWAY and phase.name == QUEUED
+            yield PhaseSide(
+                name=phase.name,
+                us=phase.end_us - phase.start_us,
+                gateway=phase.where == GATEWAY,
+                decode=phase.where != GATEWAY and phase.where not in computes,
+                again=again.get(phase.epoch + 1 if waits else phase.epoch),
+            )
+
+    def _facts(self) -> RequestFacts:
+        workers = [self.names[b] for a in self.attempts[-1:] for b in (a.prefill, a.decode)]
+        prefill, decode = workers or ("", "")
+        gave_way = [self.names[a.gave_way] for a in self.attempts if a.gave_way in self.names]
+        return RequestFacts(
+            prefill=prefill,
+            decode=decode,
+            tight=gave_way[-1] if gave_way else decode,
+            behind=self.attempts[0].behind if self.attempts else 0,
+            prompt_tokens=self.prompt,
+            cached_tokens=self.cached,
+            generated_tokens=self.generated,
         )
 
     def _path(self) -> Iterator[TimelinePhase]:

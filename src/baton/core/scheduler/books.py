@@ -173,7 +173,7 @@ class LeaderBooks(Stage[Any]):
             epochs=self.opened_epochs,
             failures={code.value: n for code, n in worker.failures.items()},
             events={mark.name.lower(): n for mark, n in worker.marks.items()},
-            spent={state.value: durations.view() for state, durations in worker.spent.items()},
+            spent={told: durations.view() for told, durations in worker.spent.items()},
             ranks=added(worker.agreement.counted.values()),
             cache=worker.reuse.tally(),
         )
@@ -181,4 +181,4 @@ class LeaderBooks(Stage[Any]):
     def _room_view(self, room: OpenRoom) -> RoomView:
         held = {g: len(p) for g, p in self.worker.ledger.held(room.key).items()}
         age_ms = (self.worker.now - room.born) // 1000
-        return RoomView(room.key.room, room.key.epoch, room.state.value, age_ms, held)
+        return RoomView(room.key.room, room.key.epoch, room.stands, age_ms, held)

@@ -74,6 +74,8 @@ class Computing(Stage[Any]):
 
     def admitted(self, room: ComputedRoom, reuse: Reuse) -> None:
         """The cached part of the prompt counts as computed."""
+        room.takes_turns = room.computes
+        room.waits_since = self.worker.now if room.computes else None
         if not room.computes or room.state in UNTOLD:
             return
         room.ordered = room.done = self.worker.reuse.begin(room, reuse, self.worker.marks)
@@ -108,6 +110,7 @@ class Computing(Stage[Any]):
                 continue  # the last chunk draws the first token
             self.worker.blocks.slide(room, room.done, tokens=room.length + self._follow)
             start, end = room.ordered, room.ordered + size
+            self.worker.waited(room)
             self.worker.add_row(room, self._chunk(room, start, end))
             self._tokens += size
             self._pairs += size * (start + end) // 2
@@ -158,6 +161,8 @@ class Computing(Stage[Any]):
             if room.state is not RoomState.COMPUTING:
                 continue  # it has ended meanwhile, or the row belongs to another stage
             room.done, room.progress = row.valid, worker.now
+            if room.done == room.ordered:
+                room.waits_since = worker.now
             if row.score is not None:
                 part = scores_of(ranks, i)
                 assert part is not None, "the rank that samples scores as well"

@@ -73,6 +73,10 @@ class RoomState(StrEnum):
     ENDED = "ended"
 
 
+# what COMPUTING is called while no step under way has a chunk of the prompt: it has its pages, and
+# waits behind other prompts
+AWAITS_TURN = "awaits_turn"
+
 # where a room that has just got its pages may have to give them up again, so nobody is told of it
 UNTOLD = (RoomState.RESUMING, RoomState.BORROWING)
 
@@ -118,7 +122,7 @@ class OpenRoom:
         self.born = now
         self.number = 0  # counts rooms in the order in which they come to this worker
         self.age = (ticket.came, self.number)  # by which rooms are sorted, oldest first
-        self.since = now  # when it entered its state
+        self.since = now  # when it entered what it is told to be in
         self._phases: list[RoomPhase] = []  # the states that it has left
         self.progress = now  # when the handoff last moved
         self.deadline = Micros(now + ticket.limits.deadline_ms * 1000)
@@ -137,6 +141,11 @@ class OpenRoom:
         self.overdue = False
         # cached pages that its state was copied from when it was preempted
         self.copied: tuple[CachedPage, ...] = ()
+        # whether its prompt is computed here in steps, which it waits for; another engine's are not
+        # known
+        self.takes_turns = False
+        # in COMPUTING: since when no step has had a chunk of it; None = one has
+        self.waits_since: Micros | None = None
         self.computes = True  # its prompt; otherwise the state of that is fetched
         # whether this worker computes all positions of its prompt, whatever is cached of them
         self.computes_all = False
@@ -145,12 +154,18 @@ class OpenRoom:
         # of the prompt's tokens, as far as known; None once the gateway was told, or if not wanted
         self.scores: PromptScores | None = None
 
-    def leaves(self, state: RoomState, now: Micros) -> Micros:
-        """Note that the room leaves a state. Returns how long it was in it."""
+    @property
+    def stands(self) -> str:
+        """What others are told of its state."""
+        waits = self.waits_since is not None and self.state is RoomState.COMPUTING
+        return AWAITS_TURN if waits else self.state.value
+
+    def leaves(self, state: str, now: Micros) -> Micros:
+        """Note that the room leaves what it is told to be in. Returns how long it was in it."""
         spent = Micros(now - self.since)
         self.since = now
         if len(self._phases) < MOST_PHASES:
-            self._phases.append(RoomPhase(state.value, spent))
+            self._phases.append(RoomPhase(state, spent))
             return spent
         # it was preempted again and again: the time counts as more of the last one of its kind
         last = max((i for i, p in enumerate(self._phases) if p.state == state), default=-1)

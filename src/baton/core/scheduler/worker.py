@@ -35,7 +35,7 @@ from baton.core.scheduler.followers import Followers
 from baton.core.scheduler.inspections import Inspections
 from baton.core.scheduler.open_orders import OpenOrders
 from baton.core.scheduler.reuse import Reuse
-from baton.core.scheduler.room import LeaderSettings, OpenRoom, RoomState, Saw, Table
+from baton.core.scheduler.room import AWAITS_TURN, LeaderSettings, OpenRoom, RoomState, Saw, Table
 from baton.core.scheduler.rooms import Rooms
 from baton.core.scheduler.seen_epochs import SeenEpochs
 from baton.core.statistics import Durations, SpeculationCount
@@ -102,7 +102,7 @@ class Worker(Generic[R]):
         self.plans = Plans()
         self.marks: Marks = Marks()
         self.failures: Counter[FailCode] = Counter()
-        self.spent: dict[RoomState, Durations] = {}
+        self.spent: dict[str, Durations] = {}  # by what rooms were told to be in
         self.on_forget: list[Callable[[R], None]] = []  # called when a room holds nothing any more
         self.on_resumed: list[Callable[[R], None]] = []  # when a room goes on from a checkpoint
         # what is called when what a key holds beside the rooms is touched by no rank any more
@@ -151,8 +151,29 @@ class Worker(Generic[R]):
         """Move a room along its table. A state and event that it lacks is a bug of ours."""
         before, after = room.state, self.role.table[room.state, saw]
         if after is not before:
+            waited = self.waited(room)
             self.rooms.move(room, after)
-            self.spent.setdefault(before, Durations()).add(room.leaves(before, self.now))
+            if not waited:
+                self._leaves(room, before, self.now)
+            if after is RoomState.COMPUTING and room.takes_turns:
+                room.waits_since = self.now
+
+    def waited(self, room: R) -> bool:
+        """A step has the next chunk of a room's prompt, or it is computed no longer: returns
+        whether it has waited for its turn until now."""
+        since, room.waits_since = room.waits_since, None
+        if since is None or room.state is not RoomState.COMPUTING:
+            return False
+        since = max(since, room.since)
+        if since == self.now:
+            return False  # its turn has come at once, as nearly always
+        if room.since < since:
+            self._leaves(room, RoomState.COMPUTING, since)
+        self._leaves(room, AWAITS_TURN, self.now)
+        return True
+
+    def _leaves(self, room: R, told: str, at: Micros) -> None:
+        self.spent.setdefault(told, Durations()).add(room.leaves(told, at))
 
     def fail(self, room: R, code: FailCode, detail: str, *, retry: bool) -> None:
         """End a room because of a failure. Its gateway is told why and aborts the other side."""

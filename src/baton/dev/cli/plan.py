@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from baton.dev.planning.plan import LoadResult, PlannedLoad
 
 DEFAULT, MIX_REQUESTS = "workers", 1_000
+LONGEST_REQUEST = 1 << 20  # tokens
 PICTURES = (".png", ".svg")
 
 
@@ -137,6 +139,7 @@ def measure(
     from baton.cli import logs
     from baton.cli.compose_rank import SERVED, served_dtype
     from baton.cli.models import ensure
+    from baton.cli.pool_size import Use, pool_pages
     from baton.dev.bench.show import paper
     from baton.dev.fleet.profile import StepLimits, write_profile
     from baton.dev.planning.show import fit_table
@@ -150,6 +153,8 @@ def measure(
     pool_bytes = size("--kv-memory", kv_memory)
     require_fabric(fabric)
     logs.configure("warning", "console")
+    # of a longer request a window holds no more
+    use = Use(rooms=max_num_seqs, tokens=LONGEST_REQUEST, step=max_num_batched_tokens)
     path, count = ensure(model), threads or len(available_cores())
     served = served_dtype(dtype, Checkpoint.open(path).config)
     order = ProfileOrder(
@@ -158,7 +163,7 @@ def measure(
         dtype=SERVED[served],
         threads=count,
         limits=StepLimits(step_tokens=max_num_batched_tokens, max_rooms=max_num_seqs),
-        pool_bytes=pool_bytes,
+        pools=partial(pool_pages, use=use, pages=None, budget=pool_bytes),
         fabric=fabric,
         message_us=message_us,
         seconds=seconds,

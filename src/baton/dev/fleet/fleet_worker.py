@@ -26,7 +26,17 @@ from baton.core.events import (
 )
 from baton.core.ids import Boot, GroupName, Micros, Rank
 from baton.core.manifest import Manifest, PoolView, RankManifest
-from baton.core.memory.state import DType, Full, Group, StateSpec, StateTable, Unit
+from baton.core.memory.state import (
+    DType,
+    Full,
+    Group,
+    Placement,
+    StateSpec,
+    StateTable,
+    Unit,
+    Whole,
+    Window,
+)
 from baton.core.messages import AnyMessage
 from baton.core.protocol import PROTOCOL
 from baton.core.rank.rank import RankCore
@@ -43,7 +53,7 @@ from baton.core.scheduler.leader import Leader
 from baton.core.scheduler.room import LeaderSettings, RoomState
 from baton.core.work import Batch, BatchDone, Connected, DigestDone, ReadEnded, ReadOutcome
 from baton.dev.fleet.network import FleetNetwork
-from baton.dev.fleet.profile import ELEMENT_BYTES, MachineProfile
+from baton.dev.fleet.profile import ELEMENT_BYTES, MachineProfile, WorkerMemory
 from baton.dev.fleet.shared_cores import SharedCores
 from baton.dev.fleet.timed_engine import DRAWN, TimedEngine, blank_sums
 from baton.dev.fleet.virtual_clock import VirtualClock
@@ -77,6 +87,8 @@ class FleetWorker:
         self.boot, self.role, self._profile = boot, role, profile
         self._clock, self._network, self._send, self._leave = clock, network, send, leave
         self._most_steps = most_steps
+        windows = (GroupName(window.name) for window in profile.memory.windows)
+        self._paged = (KV, *windows)  # groups of pages
         manifest = manifest_of(boot, role, profile)
         settings = LeaderSettings(
             name=f"{role}-{boot}",
@@ -90,7 +102,7 @@ class FleetWorker:
             pids=(1,),
             prefix_cache=prefix_cache,
         )
-        self.leader = Leader(manifest, settings, {KV: profile.memory.pages})
+        self.leader = Leader(manifest, settings, pools_of(profile.memory))
         self.rank = RankCore(
             rank=Rank(0), boot=boot, placements=[manifest.placement(0)], seal=manifest.seal
         )
@@ -205,7 +217,8 @@ class FleetWorker:
             room = rooms[row.key]
             steps = min(steps, room.ticket.limits.max_tokens - room.next_index - 1)
         pages = steps // self._profile.memory.page_tokens + 1  # that a row may lack
-        enough = pages * len(batch.rows) <= self.leader.worker.ledger.free()[KV]
+        free = self.leader.worker.ledger.free()
+        enough = all(pages * len(batch.rows) <= free[group] for group in self._paged)
         return max(1, steps) if enough else 1
 
     def _interrupt(self) -> None:
@@ -230,13 +243,40 @@ class FleetWorker:
                 assert worker.blocks.grow(room, room.position), "there were pages enough"
 
 
+def table_of(memory: WorkerMemory) -> StateTable:
+    """Return a model's state as one layer has it whose rows are as long as those of all layers."""
+    groups, specs = [Group(KV, Unit.PAGE, Full())], [_spec("kv", KV, memory.token_bytes)]
+    for other in memory.others:
+        name = GroupName(other.name)
+        unit, extent = (
+            (Unit.SLOT, Whole())
+            if other.window is None
+            else (Unit.PAGE, Window(tokens=other.window))
+        )
+        groups.append(Group(name, unit, extent))
+        specs.append(_spec(other.name, name, other.nbytes))
+    return StateTable(1, memory.page_tokens, tuple(groups), tuple(specs))
+
+
+def _spec(name: str, group: GroupName, nbytes: int) -> StateSpec:
+    return StateSpec(name, group, (0,), ("k",), 1, nbytes // ELEMENT_BYTES, DType.F32)
+
+
+def pools_of(memory: WorkerMemory) -> dict[GroupName, int]:
+    """Return the pages, or slots, of each group."""
+    return {KV: memory.pages} | {GroupName(o.name): o.count for o in memory.others}
+
+
 def manifest_of(boot: Boot, role: str, profile: MachineProfile) -> Manifest:
     """Return what such a worker publishes."""
     memory = profile.memory
-    spec = StateSpec("kv", KV, (0,), ("k",), 1, memory.token_bytes // ELEMENT_BYTES, DType.F32)
-    table = StateTable(1, memory.page_tokens, (Group(KV, Unit.PAGE, Full()),), (spec,))
-    nbytes = memory.pages * memory.page_tokens * memory.token_bytes
-    rank = RankManifest(boot, 0, 0, 0, (PoolView(KV, memory.pages, nbytes),), {FABRIC: b""})
+    table = table_of(memory)
+    placement = Placement(table, 1, 1, 0, 0, 1)
+    pools = tuple(
+        PoolView(group, count, count * placement.page_bytes(group))
+        for group, count in pools_of(memory).items()
+    )
+    rank = RankManifest(boot, 0, 0, 0, pools, {FABRIC: b""})
     return Manifest(
         protocol=PROTOCOL,
         role=role,

@@ -89,6 +89,26 @@ class WireTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     message_us: Time
 
 
+class GroupMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker has for state that is not of all positions: windows, or recurrent state.
+
+    Attributes:
+        name: of the group
+        window: so many positions are kept, in pages like those of all positions; None = recurrent
+            state, a slot for each request
+        count: pages, or slots
+        nbytes: of one position, or of one slot; a multiple of 4
+    """
+
+    name: str
+    window: Count | None
+    count: Count
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        _require_elements(f"nbytes of {self.name}", self.nbytes)
+
+
 class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker's pool holds.
 
@@ -96,19 +116,33 @@ class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         page_tokens: positions of a page
         pages: pages of the pool
         token_bytes: bytes of one position's state, a multiple of 4
+        others: what there is besides, each with a pool of its own
     """
 
     page_tokens: int
     pages: int
     token_bytes: int
+    others: tuple[GroupMemory, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("page_tokens", 1), ("pages", 1), ("token_bytes", ELEMENT_BYTES)):
+        for name in ("page_tokens", "pages"):
             value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"{name} {value}: it must be at least {least}")
-        if self.token_bytes % ELEMENT_BYTES:
-            raise ValueError(f"token_bytes {self.token_bytes}: give a multiple of {ELEMENT_BYTES}")
+            if value < 1:
+                raise ValueError(f"{name} {value}: it must be at least 1")
+        _require_elements("token_bytes", self.token_bytes)
+
+    @property
+    def windows(self) -> tuple[GroupMemory, ...]:
+        """Those of the others that are windows."""
+        return tuple(other for other in self.others if other.window is not None)
+
+
+def _require_elements(name: str, nbytes: int) -> None:
+    """Raise ValueError if a state cannot have so many bytes."""
+    if nbytes < ELEMENT_BYTES:
+        raise ValueError(f"{name} {nbytes}: it must be at least {ELEMENT_BYTES}")
+    if nbytes % ELEMENT_BYTES:
+        raise ValueError(f"{name} {nbytes}: give a multiple of {ELEMENT_BYTES}")
 
 
 class StepLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,7 +219,9 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def last_chunk_tokens(self) -> int:
         """The tokens of a long prompt's last chunk."""
-        return max(self.memory.page_tokens, LAST_CHUNK_BYTES // self.memory.token_bytes)
+        memory = self.memory
+        each = memory.token_bytes + sum(window.nbytes for window in memory.windows)
+        return max(memory.page_tokens, LAST_CHUNK_BYTES // each)
 
 
 def read_profile(path: Path) -> MachineProfile:

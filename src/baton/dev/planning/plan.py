@@ -8,7 +8,7 @@ import msgspec
 
 from baton.dev.bench.workload import TraceRow
 from baton.dev.fleet.fleet import Fleet, FleetSettings
-from baton.dev.fleet.profile import MachineProfile, WorkerMemory
+from baton.dev.fleet.profile import GroupMemory, MachineProfile, WorkerMemory
 from baton.dev.fleet.served_request import ServedRequest
 from baton.dev.planning.division import Division
 from baton.dev.planning.judging import (
@@ -24,8 +24,9 @@ from baton.dev.planning.traffic import requests, span_s
 
 PAGES_OF_A_PROMPT = 16  # a page is at most such a part of the mean prompt,
 PAGES_OF_A_STEP = 4  # at most such a part of a step, and no more than a last chunk,
-MOST_PAGE_TOKENS = 512  # and at most so large,
-LEAST_PAGES = 256  # and a pool has at least so many
+MOST_PAGE_TOKENS = 512  # at most so large,
+PAGES_OF_A_WINDOW = 8  # at most such a part of a window
+LEAST_PAGES = 256  # and a pool of the state of all positions has at least so many
 
 
 class DividedRun(msgspec.Struct, frozen=True):
@@ -202,6 +203,7 @@ def coarse(profile: MachineProfile, traffic: Sequence[Sequence[TraceRow]]) -> Ma
         profile.last_chunk_tokens,
         sum(lengths) / len(lengths) / PAGES_OF_A_PROMPT,
         memory.pages * memory.page_tokens / LEAST_PAGES,
+        *((window.window or 0) / PAGES_OF_A_WINDOW for window in memory.windows),
     )
     size = memory.page_tokens
     while 2 * size <= most:
@@ -212,8 +214,16 @@ def coarse(profile: MachineProfile, traffic: Sequence[Sequence[TraceRow]]) -> Ma
             page_tokens=size,
             pages=memory.pages * memory.page_tokens // size,
             token_bytes=memory.token_bytes,
+            others=tuple(_coarse(other, memory.page_tokens, size) for other in memory.others),
         ),
     )
+
+
+def _coarse(group: GroupMemory, before: int, after: int) -> GroupMemory:
+    """Return a group with pages of `after` positions instead of `before`."""
+    if group.window is None:
+        return group
+    return msgspec.structs.replace(group, count=max(1, group.count * before // after))
 
 
 @contextmanager

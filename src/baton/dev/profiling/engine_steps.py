@@ -12,11 +12,11 @@ from statistics import median
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from baton.adapters.memory import HostPool
-from baton.core.errors import ConfigError
 from baton.core.ids import BlockIndex, Epoch, GroupName, Key, Room, Seq, TokenId, TokenIndex
-from baton.core.memory.state import DType, Full, Placement
+from baton.core.memory.state import DType, Full, Placement, Unit, Window
 from baton.core.messages import Sampling
 from baton.core.work import Batch, BatchDone, DigestDone, DigestOrder, Draw, Job, Row
 from baton.dev.profiling.least_squares import MeasuredStep
@@ -76,11 +76,7 @@ def shapes(step_tokens: int, positions: int) -> list[StepShape]:
 
 
 class TimedModel:
-    """A model on this machine's engine, with a pool of its own.
-
-    Raises:
-        ConfigError: the model has state besides that of all positions
-    """
+    """A model on this machine's engine, with pools of its own."""
 
     def __init__(
         self, path: Path, dtype: DType, *, threads: int, step_tokens: int, positions: int, rows: int
@@ -89,17 +85,17 @@ class TimedModel:
         checkpoint = Checkpoint.open(path)
         family = family_of(checkpoint.config, FAMILIES)
         table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
-        if other := [g.name for g in table.groups if not isinstance(g.extent, Full)]:
-            raise ConfigError(
-                f"{path}: its state {', '.join(other)} has a window or is recurrent, which a "
-                "profile cannot state yet; measure a model with full attention"
-            )
         self.placement = Placement(table, 1, 1, 0, 0, 1)
         self._pages = -(-positions // B)
         self._pools = {
-            g.name: HostPool(rows * self._pages * self.placement.page_bytes(g.name))
+            g.name: HostPool(
+                rows
+                * (self._pages if g.unit is Unit.PAGE else 1)
+                * self.placement.page_bytes(g.name)
+            )
             for g in table.groups
         }
+        self._full = [g.name for g in table.groups if isinstance(g.extent, Full)]
         self._ended, self._seq = threading.Event(), 0
         team = Team(threads)
         ops = CpuOps(dtype, team)
@@ -117,8 +113,8 @@ class TimedModel:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of the state of one position."""
-        return sum(self.placement.block_bytes(g) for g in self._pools) // B
+        """Bytes of the state of one position, without windows and recurrent state."""
+        return sum(self.placement.block_bytes(g) for g in self._full) // B
 
     def close(self) -> None:
         """End its threads, then give its memory back."""
@@ -142,7 +138,7 @@ class TimedModel:
     def digest_us(self, blocks: int) -> float:
         """Return the microseconds in which so many blocks are hashed, as after a read."""
         began = time.perf_counter()
-        for number, group in enumerate(self._pools):
+        for number, group in enumerate(self._full):
             numbers = np.arange(blocks, dtype=np.int64)
             slots = numbers % (self._pools[group].nbytes // self.placement.block_bytes(group))
             self._engine.digest(DigestOrder(Job(number), group, slots, numbers))
@@ -162,16 +158,26 @@ class TimedModel:
         return self._row(n, start, tokens, said=0)
 
     def _row(self, n: int, start: int, tokens: int, *, said: int) -> Row:
-        pages = np.arange(n * self._pages, (n + 1) * self._pages, dtype=np.int32)
+        pages, begins = dict[GroupName, NDArray[np.int32]](), dict[GroupName, BlockIndex]()
+        own = np.arange(n * self._pages, (n + 1) * self._pages, dtype=np.int32)
+        for group in self.placement.table.groups:
+            pages[group.name] = own if group.unit is Unit.PAGE else np.array([n], dtype=np.int32)
+            if isinstance(group.extent, Window):
+                passed = max(0, start - group.extent.tokens + 1) // B
+                pages[group.name] = own[passed:]
+                if passed:
+                    begins[group.name] = BlockIndex(passed)
         # a prompt's blocks are sealed, as they are handed over
         final = (BlockIndex(start // B), BlockIndex((start + tokens) // B))
-        groups: list[GroupName] = list(self._pools)
+        sealed = not said and final[0] < final[1]
+        paged = [g.name for g in self.placement.table.groups if g.unit is Unit.PAGE]
         return Row(
             key=Key(Room(f"{n:032x}"), Epoch(1)),
             start=start,
             tokens=(FED,) * tokens,
-            pages=dict.fromkeys(groups, pages),
-            final=dict.fromkeys(groups, final) if not said and final[0] < final[1] else {},
+            pages=pages,
+            begins=begins,
+            final=dict.fromkeys(paged, final) if sealed else {},
             valid=start + tokens,
             draw=Draw(GREEDY, TokenIndex(0)),
             said=said,

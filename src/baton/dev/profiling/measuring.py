@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -10,8 +10,9 @@ from statistics import median
 import msgspec
 
 from baton.core.errors import ConfigError
-from baton.core.memory.state import DType
-from baton.dev.fleet.profile import MachineProfile, StepLimits, WorkerMemory
+from baton.core.ids import GroupName
+from baton.core.memory.state import DType, Full, Placement, Window
+from baton.dev.fleet.profile import GroupMemory, MachineProfile, StepLimits, WorkerMemory
 from baton.dev.profiling.companion import GO, STOP, companion
 from baton.dev.profiling.core_turns import fit_turns, measured_turns
 from baton.dev.profiling.engine_steps import B, StepShape, TimedModel, medians, shapes, timed
@@ -39,7 +40,8 @@ class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: of the profile
-        pool_bytes: of a worker's pool
+        pools: returns the pages, or slots, that a worker has of each group; raises ConfigError if
+            its memory is too small
         seconds: for which steps are timed
     """
 
@@ -48,7 +50,7 @@ class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType
     threads: int
     limits: StepLimits
-    pool_bytes: int
+    pools: Callable[[Placement], Mapping[GroupName, int]]
     fabric: str
     message_us: float
     seconds: float
@@ -58,11 +60,11 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
     """Measure, and return the profile.
 
     Raises:
-        ConfigError: the model, the fabric or the pool does not fit
+        ConfigError: the fabric or the pool does not fit, or all state of the model is in windows
     """
     raw = measured_reads(order.fabric)
     with _model(order) as model:
-        memory = _memory(order.pool_bytes, model.token_bytes)
+        memory = memory_of(model.placement, order.pools(model.placement))
         wanted = shapes(min(order.limits.step_tokens, POSITIONS), POSITIONS)
         steps = medians(list(timed(model, wanted, seconds=order.seconds)))
         reads = [_with_hashes(model, read) for read in raw]
@@ -122,13 +124,33 @@ def _model(order: ProfileOrder) -> Iterator[TimedModel]:
         model.close()
 
 
-def _memory(pool_bytes: int, token_bytes: int) -> WorkerMemory:
-    pages = pool_bytes // (token_bytes * B)
-    if pages < 1:
+def memory_of(placement: Placement, pools: Mapping[GroupName, int]) -> WorkerMemory:
+    """Return what a worker's pools hold.
+
+    placement: of its only rank, with pages of one block
+    """
+    groups = placement.table.groups
+    full = [g.name for g in groups if isinstance(g.extent, Full)]
+    if not full:
         raise ConfigError(
-            f"--kv-memory of {pool_bytes} bytes: a page takes {token_bytes * B}; give more"
+            f"a model whose state is {', '.join(g.name for g in groups)} alone: a profile needs a "
+            "group with the state of all positions"
         )
-    return WorkerMemory(page_tokens=B, pages=pages, token_bytes=token_bytes)
+    return WorkerMemory(
+        page_tokens=B,
+        pages=pools[full[0]],
+        token_bytes=sum(placement.block_bytes(name) for name in full) // B,
+        others=tuple(
+            GroupMemory(
+                name=group.name,
+                window=group.extent.tokens if isinstance(group.extent, Window) else None,
+                count=pools[group.name],
+                nbytes=placement.block_bytes(group.name) // placement.block_positions(group.name),
+            )
+            for group in groups
+            if group.name not in full
+        ),
+    )
 
 
 def _with_hashes(model: TimedModel, read: MeasuredRead) -> MeasuredRead:

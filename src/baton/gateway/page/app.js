@@ -7,6 +7,7 @@ import { Feed } from "./feed.js";
 import { History } from "./history.js";
 import { Lanes } from "./lanes.js";
 import { Maps } from "./maps.js";
+import { Slow } from "./slow.js";
 import { Tables } from "./tables.js";
 import { compact, count, duration, find, make, say } from "./words.js";
 
@@ -63,10 +64,11 @@ class Page {
     key.value = sessionStorage.getItem(KEY) ?? "";
     this.key = () => key.value.trim();
     this.lanes = new Lanes();
+    this.slow = new Slow();
     this.maps = new Maps();
     this.charts = new Charts();
     this.tables = new Tables(demoButtons(this.key, (text) => this.announce(text)));
-    this.chat = new Chat({ key: this.key, history: this.history, announce: (text) => this.announce(text) });
+    this.chat = new Chat({ key: this.key, history: this.history, slow: this.slow, announce: (text) => this.announce(text) });
     this.feed = new Feed({ key: this.key, onSnapshot: (live) => this.take(live), onState: (kind, why) => this.link(kind, why) });
     key.addEventListener("change", () => {
       sessionStorage.setItem(KEY, this.key());
@@ -110,6 +112,7 @@ class Page {
     say(find("link"), "Live");
     this.tell(live);
     this.lanes.draw(live, this.history, this.chat.own);
+    this.slow.draw(live, this.chat.own);
     this.maps.draw(live);
     this.charts.draw(live);
     this.tables.draw(live);

@@ -2,12 +2,14 @@
 
 import { bearer, events } from "./feed.js";
 import { drawStrip } from "./lanes.js";
-import { GIVES_WAY, PHASES, count, durationText, find, make, several, swatch } from "./words.js";
+import { sentences } from "./slow.js";
+import { PHASES, SHOWN_AS, count, durationText, find, make, several, swatch } from "./words.js";
 
 export class Chat {
-  /** key: returns the API key; history: of lanes; announce: tells a screen reader something */
-  constructor({ key, history, announce }) {
-    Object.assign(this, { key, history, announce });
+  /** key: returns the API key; history: of lanes; slow: knows why requests were slow; announce: tells a screen
+   * reader something */
+  constructor({ key, history, slow, announce }) {
+    Object.assign(this, { key, history, slow, announce });
     this.own = new Set();
     this.messages = [];
     this.model = undefined;
@@ -98,12 +100,15 @@ export class Chat {
 
   /** What the gateway says of the request; from another machine, what snapshots have shown of it. */
   async phases(box, id) {
-    const told = await this.told(id), parts = told ?? this.history.phasesOf(id);
+    const told = await this.told(id), parts = told?.parts ?? this.history.phasesOf(id);
+    const verdict = told?.verdict ?? this.slow.of(id);
+    if (verdict) box.prepend(...sentences(verdict));
     if (parts.length) {
+      drawStrip(box.querySelector(".strip"), parts, parts[0].from, parts.at(-1).to);
       const list = make("ul");
-      for (const { phase, where, from, to } of parts) {
+      for (const { phase, where, took } of sums(parts)) {
         const item = make("li");
-        const text = `${PHASES[phase]?.[0] ?? phase} ${durationText(to - from)}${where ? ` (${where})` : ""}`;
+        const text = `${PHASES[phase]?.[0] ?? phase} ${durationText(took)}${where ? ` (${where})` : ""}`;
         item.append(swatch(phase), make("span", "", text));
         list.append(item);
       }
@@ -114,14 +119,20 @@ export class Chat {
     this.follow();
   }
 
-  /** The phases of a request that has ended, as its gateway knows them; null if it does not tell. */
+  /** What the gateway knows of a request that has ended; null if it does not tell. It knows when all workers have
+   * let it go. */
   async told(id) {
-    const answer = await fetch(`debug/requests/${id}`);
+    let answer = await fetch(`debug/requests/${id}`);
+    for (let again = 0; answer.status === 404 && again < 3; again += 1) {
+      await new Promise((done) => { setTimeout(done, 700); });
+      answer = await fetch(`debug/requests/${id}`);
+    }
     if (!answer.ok) return null;
-    const { path } = await answer.json();
-    return path.map(({ name, where, start_us, end_us }) => (
-      { phase: GIVES_WAY.includes(name) ? "preempted" : name, where, from: start_us / 1_000, to: end_us / 1_000 }
+    const { path, verdict } = await answer.json();
+    const parts = path.map(({ name, where, start_us, end_us }) => (
+      { phase: SHOWN_AS[name] ?? name, where, from: start_us / 1_000, to: end_us / 1_000 }
     ));
+    return { parts, verdict };
   }
 
   say(kind, who, text) {
@@ -146,6 +157,16 @@ export class Chat {
     find("chat-send").disabled = on;
     find("chat-stop").hidden = !on;
   }
+}
+
+/** How long each phase took in all, in the order in which they began. */
+function sums(parts) {
+  const found = new Map();
+  for (const { phase, where, from, to } of parts) {
+    const key = `${phase} ${where}`, sum = found.get(key) ?? { phase, where, took: 0 };
+    found.set(key, { ...sum, took: sum.took + to - from });
+  }
+  return [...found.values()];
 }
 
 /** What was measured as a strip: the time to the first token, and the time of the others. */

@@ -49,7 +49,7 @@ function newRow() {
   const age = make("span", "number age"), tokens = make("span", "number tokens"), strip = make("div", "strip");
   strip.setAttribute("aria-hidden", "true");
   element.append(name, workers, said, age, tokens, strip);
-  return { element, code, yours, workers, mark, phase, age, tokens, strip };
+  return { element, code, yours, workers, said, mark, phase, age, tokens, strip };
 }
 
 function drawRow(row, known, now, isOwn) {
@@ -60,6 +60,7 @@ function drawRow(row, known, now, isOwn) {
   say(row.workers, workersOf(lane));
   row.mark.className = over === null ? `swatch p-${lane.phase}` : "swatch";
   say(row.phase, over === null ? PHASES[lane.phase]?.[0] ?? lane.phase : over.ended ? "Ended" : "Not shown");
+  row.said.title = over === null ? PHASES[lane.phase]?.[1] ?? "" : "";
   say(row.age, durationText((over?.at ?? now) - known.came));
   say(row.tokens, lane.id ? `${several(lane.generated_tokens, "token")}` : "");
   row.tokens.title = `${several(lane.prompt_tokens, "prompt token")}, ${count(lane.cached_tokens)} of them cached`;

@@ -3,15 +3,15 @@
 export const PHASES = {
   waiting: ["Waiting", "At the gateway, for its turn or for workers with room."],
   held: ["Held back", "At the gateway: its last worker died while it was there."],
-  queued: ["Queued", "At its workers, for memory."],
+  queued: ["Queued", "At its worker, behind other prompts or for memory."],
   resuming: ["Resuming", "Prefill copies back where an earlier prompt has ended."],
   borrowing: ["Fetching back", "Prefill reads what decode has cached of the prompt."],
   computing: ["Computing", "The prompt is being computed."],
   offered: ["Offered", "The prompt is computed; decode has no memory for it yet."],
-  fetching: ["Fetching", "Decode reads the state of the prompt."],
+  fetching: ["KV transfer", "Decode reads the KV cache of the prompt from prefill."],
   committing: ["Committing", "Decode has read it, and its ranks agree on that."],
   running: ["Running", "Tokens are generated."],
-  preempted: ["Preempted", "It gave way to other requests."],
+  preempted: ["Preempted", "Its memory was given to other requests; it goes on when there is some again."],
   ending: ["Ending", "What it held is being freed."],
   // of a request that has ended, as its gateway tells
   awaits_decode: ["Waits for decode", "Its first token is there; decode has no memory for it yet."],
@@ -19,8 +19,9 @@ export const PHASES = {
   unknown: ["Unknown", "On a worker that was lost."],
 };
 
-/** States of a room that has given way to others, or comes back from that. */
-export const GIVES_WAY = ["offloading", "offloaded", "restoring"];
+/** What workers tell apart and the page does not: a room that has given way to others, or comes back from that;
+ * and one that has memory and waits behind other prompts. */
+export const SHOWN_AS = { offloading: "preempted", offloaded: "preempted", restoring: "preempted", awaits_turn: "queued" };
 
 export const PAGES = {
   held: ["Other requests", "Held by requests that have no lane here."],
