@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.drafted_streams import KINDS, Ask, Choice, Streams, asks
@@ -19,9 +18,11 @@ from tests.tiny import make_tiny
 AT_ONCE = 24
 FEW = 4 * len(KINDS)  # each kind greedy and seeded, twice
 MANY = 200
-ROOMY = ("--kv-pages", "400", "--page-size", "16")
+# prompts of a model with recurrent state are rounded at the ends of chunks: none is cut
+WHOLE = ("--max-num-batched-tokens", "4096")
+ROOMY = ("--kv-pages", "400", "--page-size", "16", *WHOLE)
 # of 16 tokens: one request at its full length has up to 12, and those at once want far more
-TIGHT = ("--kv-pages", "48", "--page-size", "16", "--host-kv-memory", "32MiB")
+TIGHT = ("--kv-pages", "48", "--page-size", "16", "--host-kv-memory", "32MiB", *WHOLE)
 DRAFTS = ("--speculative-config", json.dumps({"method": "suffix", "num_speculative_tokens": 6}))
 Said = dict[str, dict[int, Choice]]
 SIZES = pytest.mark.parametrize(
@@ -79,27 +80,10 @@ def events(service: Service, counter: str, event: str) -> int:
     return counted(service, rf'baton:{counter}_total(?=.*event="{event}")')
 
 
-def same(found: Said, due: Said, model: Path) -> None:
-    """Bit for bit; but prompts of a model with recurrent state are rounded at the ends of chunks,
-    which are others where memory is short, so there the last bits of logprobs may differ."""
-    recurrent = "linear_attention" in (model / "config.json").read_text()
+def same(found: Said, due: Said) -> None:
     assert found.keys() == due.keys()
     for name, choices in due.items():
-        if recurrent:
-            assert found[name].keys() == choices.keys(), name
-            for number, choice in choices.items():
-                ours = found[name][number]
-                assert numbers(ours.logprobs) == pytest.approx(numbers(choice.logprobs), abs=1e-4)
-                ours.logprobs = choice.logprobs
         assert found[name] == choices, name
-
-
-def numbers(said: Any) -> list[float]:
-    """All numbers in what was said."""
-    if isinstance(said, dict | list):
-        each = said.values() if isinstance(said, dict) else said
-        return [number for part in each for number in numbers(part)]
-    return [said] if isinstance(said, float) else []
 
 
 def assert_varied(due: Said) -> None:
@@ -153,7 +137,7 @@ def test_streams_are_the_same_with_drafts_while_memory_is_short_and_a_worker_is_
             while streams.said() < total / 3 and not found.done():
                 time.sleep(0.005)
             service.processes["decode-a"].kill()
-            same(found.result(), due, model)
+            same(found.result(), due)
         assert events(service, "gateway_events", "new_epoch") > 0, "some went on elsewhere"
         assert events(service, "events", "offloaded") > 0, "some gave way"
         assert_drafted(service)
@@ -175,7 +159,7 @@ def test_streams_of_one_worker_are_the_same_with_drafts_while_memory_is_short(
     due = said_without(without, all_)
     with unified(tmp_path, model, *TIGHT, *DRAFTS, gateway=gateway) as service:
         streams = Streams(f"http://127.0.0.1:{service.port}", all_)
-        same(streams.run(AT_ONCE), due, model)
+        same(streams.run(AT_ONCE), due)
         assert events(service, "events", "offloaded") > 0, "some gave way"
         assert_drafted(service)
         service.wait_clean(10.0)
