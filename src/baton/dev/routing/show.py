@@ -51,11 +51,14 @@ def plot(results: Sequence[CellResult], target: Path) -> None:
     figure, axes = pyplot.subplots(
         1, len(groups), figsize=(4.2 * len(groups), 4), sharey=True, squeeze=False
     )
+    policies = list(dict.fromkeys(r.cell.policy for r in results))
     for axis, ((trace, workers), loads) in zip(axes[0], groups.items(), strict=True):
-        for policy in dict.fromkeys(p for by_policy in loads.values() for p in by_policy):
+        for number, policy in enumerate(policies):
             points = [(load, by[policy].mean) for load, by in loads.items() if policy in by]
             bold = {"linewidth": 2.5, "zorder": 3} if policy == "priced" else {"linewidth": 1.2}
-            axis.plot(*zip(*points, strict=True), marker="o", label=policy, **bold)
+            # of every axis, so that a policy has one colour and all are in the legend
+            xs, ys = zip(*points, strict=True) if points else ((), ())
+            axis.plot(xs, ys, marker="o", label=policy, color=f"C{number}", **bold)
         axis.set_yscale("log")
         axis.set_title(f"{trace}, {workers} workers")
         axis.set_xlabel("load, as a multiple of the trace's rate")
