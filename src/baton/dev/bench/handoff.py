@@ -53,7 +53,8 @@ def handoffs(service: Service) -> list[HandoffTimes]:
 
 
 def summary(found: list[HandoffTimes]) -> dict[str, float]:
-    """Return medians, in milliseconds and MB, and the 99th percentile of what is beyond the wire."""
+    """Return medians in milliseconds and MB, and the 99th percentile of what is beyond the
+    wire."""
     beyond = sorted(h.beyond for h in found)
     return {
         "handoffs": len(found),
