@@ -5,6 +5,8 @@ import { drawStrip } from "./lanes.js";
 import { sentences } from "./slow.js";
 import { PHASES, SHOWN_AS, count, durationText, find, make, several, swatch } from "./words.js";
 
+const DRAW_MS = 50;
+
 export class Chat {
   /** key: returns the API key; history: of lanes; slow: knows why requests were slow; announce: tells a screen
    * reader something */
@@ -12,6 +14,7 @@ export class Chat {
     Object.assign(this, { key, history, slow, announce });
     this.own = new Set();
     this.messages = [];
+    [this.drawing, this.undrawn] = [null, ""]; // the timer, and what has come of an answer since the last drawing
     this.model = undefined;
     this.abort = null;
     this.talk = find("talk");
@@ -65,19 +68,23 @@ export class Chat {
       signal,
     });
     if (!answer.ok) throw new Error(await reason(answer));
-    for await (const data of events(answer.body)) {
-      if (data === "[DONE]") return;
-      const chunk = JSON.parse(data);
-      if (chunk.error) throw new Error(chunk.error.message);
-      if (chunk.id) { measured.id = chunk.id; this.own.add(chunk.id); }
-      measured.usage = chunk.usage ?? measured.usage;
-      const { content, reasoning, reasoning_content: thought } = chunk.choices?.[0]?.delta ?? {};
-      const piece = content || reasoning || thought;
-      if (!piece) continue;
-      measured.last = performance.now();
-      measured.first ??= measured.last;
-      measured.text += content ?? "";
-      this.append(turn, piece);
+    try {
+      for await (const data of events(answer.body)) {
+        if (data === "[DONE]") return;
+        const chunk = JSON.parse(data);
+        if (chunk.error) throw new Error(chunk.error.message);
+        if (chunk.id) { measured.id = chunk.id; this.own.add(chunk.id); }
+        measured.usage = chunk.usage ?? measured.usage;
+        const { content, reasoning, reasoning_content: thought } = chunk.choices?.[0]?.delta ?? {};
+        const piece = content || reasoning || thought;
+        if (!piece) continue;
+        measured.last = performance.now();
+        measured.first ??= measured.last;
+        measured.text += content ?? "";
+        this.append(turn, piece);
+      }
+    } finally {
+      this.draw(turn);
     }
   }
 
@@ -143,9 +150,17 @@ export class Chat {
     return turn;
   }
 
+  /** Tokens come by the hundred a second, and each drawing lays out the whole answer: a click would wait for them. */
   append(turn, text) {
+    this.undrawn += text;
+    this.drawing ??= setTimeout(() => this.draw(turn), DRAW_MS);
+  }
+
+  draw(turn) {
+    clearTimeout(this.drawing);
     const atEnd = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 60;
-    turn.querySelector(".text").textContent += text;
+    turn.querySelector(".text").textContent += this.undrawn;
+    [this.drawing, this.undrawn] = [null, ""];
     if (atEnd) this.follow();
   }
 
