@@ -206,9 +206,7 @@ def test_a_request_is_not_acquitted_by_a_step_that_has_not_ended_its_worker():
     one was never a suspect."""
     be_silent()
     parts = Parts(replaced=(Replaced(Suspects, "innocent", _innocent_of_anything),))
-    seed = next(
-        (seed for seed in range(60) if _poisoned(seed, parts) == "poison_bounded"), None
-    )
+    seed = next((seed for seed in range(60) if _poisoned(seed, parts) == "poison_bounded"), None)
     assert seed is not None, "it is not met any more: no world here shows what it guards against"
     assert _poisoned(seed) == ""
 
