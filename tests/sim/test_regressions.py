@@ -261,3 +261,11 @@ def test_a_checkpoint_that_takes_too_long_is_a_fault(seed):
     """What follows a checkpoint within a prompt waits for its copy, as it does for a step."""
     be_silent()
     World(Tape(seed=seed)).run()
+
+
+def test_nothing_is_kept_of_a_state_that_goes_on_already():
+    """The next chunk was ordered as this position was kept of an earlier prompt; before this one's
+    chunk had ended the caches were emptied, and it was to be kept anew: of a slot that was two
+    positions further."""
+    be_silent()
+    World(Tape(seed=27905)).run()

@@ -122,6 +122,8 @@ class Checkpointing(Stage[Any]):
         """A chunk of a room's prompt is computed on every rank, and no page is given up yet."""
         if room.done == room.length:
             self.computed(room)
+        elif room.done < room.ordered:
+            return  # its state goes on; what was kept of it then may have been forgotten since
         elif self._is_end(room, room.done) and self._keep(room, room.done, None):
             self.still.add(room.key)
 
