@@ -84,7 +84,7 @@ def largest(path: list[dict[str, Any]]) -> tuple[set[str], float]:
             preemption,
             "Preempted",
             {"offloaded"},
-            r"preempted: decode-0 ran out of KV cache memory and gave this request's to others\.",
+            r"preempted: decode-0 ran out of KV cache memory, and others needed this request's pages\.",
             id="preemption",
         ),
     ],

@@ -81,7 +81,7 @@ def test_sentences() -> None:
         "80 ms: 80 ms (100%) in KV transfer: moving the KV cache of its prompt from p0 to d0."
     )
     assert said(FACTS, on("offloaded", 80_000, decode=True)).endswith(
-        "preempted: d0 ran out of KV cache memory and gave this request's to others."
+        "preempted: d0 ran out of KV cache memory, and others needed this request's pages."
     )
     assert said(FACTS._replace(behind=0), on("queued", 5)).endswith("of prefill worker p0.")
 

@@ -72,7 +72,7 @@ class TorchEngine:
         comm: Comm | None = None,
     ) -> None:
         """comm: of the model's ranks, by which they share what becomes of drafts; None = there is
-        one rank, without a draft layer"""
+        one rank"""
         self._model, self._placement, self._backends = model, placement, backends
         self._pools = dict(pools)
         self._bytes = {g: pool_bytes(p) for g, p in pools.items()}
@@ -94,11 +94,11 @@ class TorchEngine:
         ]
         self._comm = comm or Alone()
         self._drafter: Drafter | None = None
-        if comm is not None and has_draft_rows(placement.table):
+        if has_draft_rows(placement.table):
             assert model.draft_layer is not None, "it is built for this table"
             self._drafter = Drafter(
                 layer=model.draft_layer,
-                comm=comm,
+                comm=self._comm,
                 placement=placement,
                 pools=pools,
                 logits=model.logits,

@@ -134,7 +134,7 @@ _WORDS: Mapping[Cause, _Words] = {
     Cause.PREEMPTION: _Words(
         RequestPhase.PREEMPTED,
         "Preempted",
-        "preempted: {tight} ran out of KV cache memory and gave this request's to others",
+        "preempted: {tight} ran out of KV cache memory, and others needed this request's pages",
         "Give that worker more KV cache memory (--kv-memory), add workers of its role, or lower"
         " --max-num-seqs.",
     ),

@@ -62,7 +62,7 @@ def summary(found: list[HandoffTimes]) -> dict[str, float]:
         "wire_ms": statistics.median(h.wire for h in found) / 1e3,
         "verify_ms": statistics.median(h.verify for h in found) / 1e3,
         "beyond_wire_ms": statistics.median(beyond) / 1e3,
-        "beyond_wire_p99_ms": beyond[int(0.99 * (len(beyond) - 1))] / 1e3,
+        "beyond_wire_p99_ms": beyond[-(-99 * len(beyond) // 100) - 1] / 1e3,
         "birth_seal_ms": statistics.median(h.seal for h in found) / 1e3,
         "mbytes": statistics.median(h.nbytes for h in found) / 1e6,
     }
