@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ PATIENCE_S = 60.0
 IDENTITY = 77
 HOST_BYTES = 64 << 20
 Pages = dict[GroupName, tuple[Page, ...]]
+NO_MODEL: Any = SimpleNamespace(draft_layer="it is never computed", logits=None)
 
 
 def names(
@@ -137,7 +139,7 @@ class Worker:
             )
         unused: Any = None
         engine = TorchEngine(
-            model=unused,
+            model=NO_MODEL,
             placement=placement,
             pools=pools,
             backends=unused,

@@ -7,12 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from baton.core.agreement import Fetch, Hold, Offload, Restore, RowOrder, StepPlan
+from baton.core.agreement import Fetch, Hold, Keep, Offload, Restore, RowOrder, StepPlan
 from baton.core.door import Emit, Fail, Finish, RequestId, Submit
 from baton.core.effects import Issue, Send
 from baton.core.handoff.seal import block_sums
 from baton.core.ids import (
     Boot,
+    CheckpointName,
     Epoch,
     GroupName,
     Key,
@@ -192,10 +193,26 @@ def test_a_page_is_given_away_only_when_nothing_computes_or_hashes_it():
 
 def test_a_page_is_given_away_only_when_nothing_copies_it():
     found = books(Engine())
-    found.store = SimpleNamespace(under_way={1: HostCopy(Job(1), key(1), {FULL: np.array([1])})})
+    found.store = SimpleNamespace(
+        under_way={1: HostCopy(Job(1), key(1), {FULL: np.array([1])})}, saving={key(1)}
+    )
     found.applied(plan(2, drop=(key(1),), hold=(hold(key(2), (0,), ()),)))
     with breaks("own_copy_ended"):
         found.applied(plan(3, hold=(hold(key(2), (1,), ()),)))
+
+
+def test_a_room_of_which_a_part_is_being_kept_computes_nothing():
+    found = books()
+    found.store = SimpleNamespace(under_way={}, saving={CheckpointName(1)})
+    found.applied(plan(2, keep=(Keep(1, CheckpointName(1), key(1), 4, seal=True),)))
+    found.applied(plan(3, batch=(row(key(2), 0),)))
+    with breaks("right_resume"):
+        found.applied(plan(4, batch=(row(key(1), 4),)))
+    found.store.saving.clear()
+    found.applied(plan(5, batch=(row(key(1), 4),)))
+    keep = Keep(2, CheckpointName(2), key(1), 5, seal=True)
+    with breaks("right_resume"):  # a row does not wait for the copy of the same plan
+        found.applied(plan(6, keep=(keep,), batch=(row(key(1), 5),)))
 
 
 class Pools(Engine):

@@ -31,7 +31,7 @@ from baton.engine.comm import Alone, Comm
 from baton.engine.drafts import Drafter
 from baton.engine.grammars import BuildMatcher, Grammars, Masks, no_grammars
 from baton.engine.models.base import Model
-from baton.engine.models.mtp import has_draft_rows
+from baton.engine.models.mtp import DRAFT
 from baton.engine.ops import ROW_STEP, lacking, padded
 from baton.engine.outcomes import outcomes_of
 from baton.engine.sampler import draw_along
@@ -94,7 +94,7 @@ class TorchEngine:
         ]
         self._comm = comm or Alone()
         self._drafter: Drafter | None = None
-        if has_draft_rows(placement.table):
+        if DRAFT in pools:
             assert model.draft_layer is not None, "it is built for this table"
             self._drafter = Drafter(
                 layer=model.draft_layer,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton.core.agreement import Hold, RowOrder, StepPlan
-from baton.core.ids import GroupName, Key, Page, Rank, RankId, is_loan
+from baton.core.ids import CheckpointName, GroupName, Key, Page, Rank, RankId, is_loan
 from baton.core.memory.state import Full, Placement, Unit, Window
 from baton.core.work import Handle, Job, Row
 from baton.dev.sim.engine import SimEngine
@@ -76,12 +76,14 @@ class ShadowBooks:
         self._before: dict[Key, tuple[int, State]] = {}
         self._restored: set[Key] = set()
         self._resuming: set[Key] = set()  # rooms that have gone on from checkpoints
+        self._authors: dict[CheckpointName, Key] = {}  # of what the store was ordered to keep
         # hashes of cached pages, which may be given to a room meanwhile
         self.passing: set[Job] = set()
 
     def applied(self, plan: StepPlan) -> None:
         """This rank is about to apply a plan."""
         for keep in plan.keep:
+            self._authors[keep.name] = keep.key
             if self.engine is not None:
                 collective, groups = self.engine.collective, self._placement.table.groups
                 collective.resumes.kept(
@@ -115,9 +117,24 @@ class ShadowBooks:
             self.engine.collective.resumed(resume, self._whole(resume.key))
         for key in plan.commit:
             self._commit(key)
+        for name in plan.forget:
+            self._authors.pop(name, None)
+        still = {keep.key for keep in plan.keep} | self._being_kept()
         for row in plan.batch:
             self._resumed(row)
             self._alone(row)
+            if row.key in still:
+                self._violate(
+                    "right_resume",
+                    f"{self._name}: {_short(row.key)} computes while its state is copied",
+                )
+
+    def _being_kept(self) -> set[Key]:
+        """Return the rooms of which a part is being copied, for prompts that will go on from it."""
+        if self.store is None:
+            return set()
+        saving = self.store.saving
+        return {self._authors[name] for name in saving if not isinstance(name, Key)}
 
     def _alone(self, row: RowOrder) -> None:
         """A room computes: check that nothing is read into its pages any more."""

@@ -61,6 +61,7 @@ class SimHostStore:
             StoreKey, dict[GroupName, NDArray[np.uint8]]
         ] = {}  # [blocks, bytes of one]
         self.under_way: dict[int, HostCopy] = {}
+        self.saving: set[StoreKey] = set()  # of those under way, what is being read from the pool
         self._done: list[Copied] = []
         # whether a bit was flipped in the page of this slot of the pool; the rank's engine knows
         self.damaged: Callable[[GroupName, int], bool] = lambda group, slot: False
@@ -84,6 +85,7 @@ class SimHostStore:
             g: np.full((len(slots), self._placement.block_bytes(g)), 0xDD, dtype=np.uint8)
             for g, slots in copy.slots.items()
         }
+        self.saving.add(copy.key)
         self._begin(copy, "", self._save_block)
 
     def load(self, copy: HostCopy) -> None:
@@ -152,6 +154,7 @@ class SimHostStore:
         if damages:
             self._damage(copy.key)
         del self.under_way[copy.job]
+        self.saving.discard(copy.key)
         self._process.has_ended(COPY)
         self._done.append(Copied(copy.job, why))
         self._process.wake()

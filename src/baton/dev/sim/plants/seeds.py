@@ -83,7 +83,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "checkpoint_of_other_tail": 61,
     "checkpoint_of_the_wrong_length": 3,
     "checkpoint_unverified": 159,
-    "kept_while_computed": 31,
+    "kept_while_computed": 3,
     "answer_kept_too_long": 0,
     "checkpoint_never_forgotten": 3,
     "cached_before_computed": 81,
