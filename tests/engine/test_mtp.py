@@ -275,7 +275,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert drafts.block_bytes(DRAFT) == 2 * 64
     assert drafts.places[HIDDEN].spec.row == 64
     assert drafts.table.cacheable
-    assert drafts.table.lasting == {KV}
+    assert drafts.table.lasting == (KV,)
 
 
 def test_beside_recurrent_state_only_the_rows_of_attention_are_more(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class Ledger:
         self, totals: Mapping[GroupName, int], cached: Collection[GroupName] | None = None
     ) -> None:
         """cached: the groups whose pages the cache may hold; None = all"""
-        self.cached = frozenset(totals if cached is None else cached)
+        self.cached = tuple(totals if cached is None else cached)  # in order, as orders name them
         self.pools = {g: PagePool(n) for g, n in totals.items()}
         self._totals = dict(totals)
         self._held: dict[Key, dict[GroupName, tuple[Page, ...]]] = {}

@@ -108,11 +108,11 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     specs: tuple[StateSpec, ...]
 
     @property
-    def lasting(self) -> frozenset[GroupName]:
+    def lasting(self) -> tuple[GroupName, ...]:
         """The groups whose pages hold the state of their positions for as long as the sequence
         grows, so that they can serve another sequence with the same beginning. Pages that a window
         has passed are gone, and a slot holds the state at one length only."""
-        return frozenset(group.name for group in self.groups if isinstance(group.extent, Full))
+        return tuple(group.name for group in self.groups if isinstance(group.extent, Full))
 
     @property
     def cacheable(self) -> bool:

@@ -175,7 +175,7 @@ class Borrowing(Stage[PrefillRoom]):
         """Whether the loan is usable: every group that lasts must be lent the same blocks, directly
         after those that are here."""
         first, ends = self._block(room.done), {run.end for run in loan.runs.values()}
-        if loan.runs.keys() != self.worker.ledger.cached or len(ends) != 1:
+        if loan.runs.keys() != set(self.worker.ledger.cached) or len(ends) != 1:
             return False
         end = ends.pop()
         right = all(run.start == first and whole(lender, g, run) for g, run in loan.runs.items())
