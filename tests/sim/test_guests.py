@@ -1,12 +1,11 @@
 """Worlds in which all workers are guests of simulated vLLM engines: without faults every request
 ends well, with faults nothing is violated, and a seed is always the same run."""
 
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 
 import pytest
+from tests.sim.hash_seeds import traces
 
 from baton.core.door import Finish
 from baton.dev.sim.guests.blocks import BlockPool
@@ -106,23 +105,7 @@ def test_the_worlds_are_of_many_kinds():
 
 
 def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed():
-    program = (
-        "from baton.dev.sim.parts import GUESTS\n"
-        "from baton.dev.sim.run import be_silent, run\n"
-        "be_silent()\n"
-        "print(run(7, parts=GUESTS).trace)"
-    )
-    traces = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
-    assert traces == {f"{run(7, parts=GUESTS).trace}\n"}
+    assert traces(7, "GUESTS") == {f"{run(7, parts=GUESTS).trace}\n"}
 
 
 @cache

@@ -5,14 +5,13 @@ The seeds stand in src/baton/dev/sim/plants/seeds.py (tools/planted_bugs.py find
 the simulator changes). What is met in one world of 50,000 is looked for in worlds made for it.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 from tests.sim import test_gray
+from tests.sim.hash_seeds import traces
 from tests.sim.test_overload import worker
 
 from baton.core.agreement import Rehashed
@@ -276,15 +275,4 @@ def test_nothing_is_kept_of_a_state_that_goes_on_already():
 def test_two_groups_that_last_are_named_in_one_order():
     """An order to hash cached pages named their groups as a set of strings has them, which differs
     from process to process."""
-    program = "from baton.dev.sim.run import be_silent, run\nbe_silent()\nprint(run(102).trace)"
-    traces = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
-    assert len(traces) == 1
+    assert len(traces(102, "SHIPPED")) == 1
