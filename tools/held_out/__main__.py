@@ -6,7 +6,7 @@ A profile is measured first, and the processor time of gateway and client. Three
 come at fractions of the rate that two workers carry by the plan: to 1 prefill and 1 decode worker,
 and to 2 unified ones, each of one thread on a core of its own. Gateway and client have no cores of
 their own. Each load is served in two rounds, in the order split, unified, unified, split; the plan
-is asked for the very same requests.
+is asked for the very same requests, and its verdict for many draws of the load.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from tools.held_out import report
 from tools.held_out.live import LiveRun, measured, running, with_host_times
-from tools.held_out.loads import LAYOUTS, MIXES, HeldOutLoad, held_out, planned
+from tools.held_out.loads import LAYOUTS, MIXES, HeldOutLoad, held_out, planned, planned_verdict
 from tools.peers.__main__ import processor
 
 from baton.dev.bench.service import BATON
@@ -129,7 +129,13 @@ def main() -> None:
         "dtype": "bfloat16",
     }
     rows = [
-        report.compared(load, plans[str(load)], apart[str(load)], rounds[str(load)])
+        report.compared(
+            load,
+            plans[str(load)],
+            apart[str(load)],
+            rounds[str(load)],
+            advice=planned_verdict(profile, load, cores=len(available_cores())),
+        )
         for load in loads
     ]
     found = report.document(rows, profile, machine)

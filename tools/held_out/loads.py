@@ -8,9 +8,11 @@ import msgspec
 from baton.dev.bench.workload import TraceRow
 from baton.dev.fleet.fleet import FleetSettings
 from baton.dev.fleet.profile import MachineProfile
+from baton.dev.fleet.served_request import ServedRequest
 from baton.dev.planning.division import Division
-from baton.dev.planning.judging import ServedDivision, is_met
+from baton.dev.planning.judging import ServedDivision, is_met, judge
 from baton.dev.planning.plan import DividedRun, planned_load
+from baton.dev.planning.resampling import Resampling
 from baton.dev.planning.traffic import MixPart, PoissonMix
 
 # both have two workers
@@ -26,6 +28,7 @@ RANGE_RATIO = 0.25
 TTFT_SCALE, TPOT_SCALE = 5.0, 2.0  # SLOs are so many times what an idle worker takes
 ENOUGH, TRIED, HALVINGS = 0.9, 200, 5  # of the search for what the workers carry
 SEED = 11  # none that anything else is drawn from
+DRAWS, DRAWN_FROM = 30, 1_000  # of a load whose verdict is asked for, and their first seed
 
 
 class HeldOutLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,38 @@ def planned(
 
     cores: of the machine that all processes share; None as if they did not
     """
-    load = planned_load(profile, [rows], FleetSettings(prefix_cache=False, cores=cores))
+    return _served(profile, [rows], layout, cores=cores)
+
+
+def planned_verdict(profile: MachineProfile, load: HeldOutLoad, *, cores: int | None) -> str:
+    """Return which layout is better under a load by the plan: of many draws of it, since the few
+    requests of one leave chance a large part."""
+    mix = mix_of(load.mix, rate=load.rate, count=len(load.rows))
+    traffic = [mix.rows(DRAWN_FROM + number) for number in range(DRAWS)]
+    return verdict_of(
+        {name: _served(profile, traffic, name, cores=cores).served for name in LAYOUTS}, load.slos
+    )
+
+
+def verdict_of(by_layout: Mapping[str, Sequence[ServedRequest]], slos: Mapping[str, float]) -> str:
+    """Return which layout is better, as a plan judges that."""
+    divided = [
+        ServedDivision(
+            division=LAYOUTS[name], served=tuple(by_layout[name]), busy={}, handed_over=0
+        )
+        for name in ("unified", "split")
+    ]
+    return judge(divided, slos, Resampling(len(divided[0].served), 0)).advice.value
+
+
+def _served(
+    profile: MachineProfile,
+    traffic: Sequence[Sequence[TraceRow]],
+    layout: str,
+    *,
+    cores: int | None,
+) -> ServedDivision:
+    load = planned_load(profile, traffic, FleetSettings(prefix_cache=False, cores=cores))
     return load.serve(DividedRun(1.0, LAYOUTS[layout]))
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 from tools.held_out.live import LiveRun
-from tools.held_out.loads import LAYOUTS, HeldOutLoad
+from tools.held_out.loads import LAYOUTS, HeldOutLoad, verdict_of
 
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.fleet.served_request import ServedRequest
-from baton.dev.planning.judging import ServedDivision, is_met, judge, times_of
-from baton.dev.planning.resampling import Resampling
+from baton.dev.planning.judging import Advice, ServedDivision, is_met, times_of
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,15 +35,16 @@ def figures(served: Sequence[ServedRequest], slos: Mapping[str, float]) -> Figur
     )
 
 
-def verdict(by_layout: Mapping[str, Sequence[ServedRequest]], slos: Mapping[str, float]) -> str:
-    """Return which layout is better, as a plan judges that."""
-    divided = [
-        ServedDivision(
-            division=LAYOUTS[name], served=tuple(by_layout[name]), busy={}, handed_over=0
-        )
-        for name in ("unified", "split")
-    ]
-    return judge(divided, slos, Resampling(len(divided[0].served), 0)).advice.value
+def measured_verdict(rounds: Mapping[str, Sequence[LiveRun]], slos: Mapping[str, float]) -> str:
+    """Return which layout served a load better, as a plan judges that; noise unless every round
+    with it was better than every round with the other."""
+    both = {name: [one for run in runs for one in run.served] for name, runs in rounds.items()}
+    found = verdict_of(both, slos)
+    if found not in LAYOUTS:
+        return found
+    shares = {name: [figures(r.served, slos).attained for r in rounds[name]] for name in LAYOUTS}
+    others = max(share for name in LAYOUTS if name != found for share in shares[name])
+    return found if min(shares[found]) > others else Advice.NOISE.value
 
 
 def compared(
@@ -52,10 +52,13 @@ def compared(
     plans: Mapping[str, ServedDivision],
     apart: Mapping[str, ServedDivision],
     rounds: Mapping[str, Sequence[LiveRun]],
+    *,
+    advice: str,
 ) -> dict[str, Any]:
     """Return everything about one load, as JSON's types.
 
     plans, apart: with cores that all share, and as if each process had its own
+    advice: which layout the plan recommends
     """
     both = {name: [one for run in runs for one in run.served] for name, runs in rounds.items()}
     layouts = {}
@@ -81,8 +84,8 @@ def compared(
         "requests": len(load.rows),
         "slos_ms": load.slos,
         "verdict": {
-            "planned": verdict({n: plans[n].served for n in LAYOUTS}, load.slos),
-            "measured": verdict(both, load.slos),
+            "planned": advice,
+            "measured": measured_verdict(rounds, load.slos),
         },
         "layouts": layouts,
     }
@@ -97,14 +100,27 @@ def document(
         "machine": dict(machine),
         "errors": {
             **errors_of(cells, "planned"),
-            "verdicts": len(rows),
-            "verdicts_alike": sum(
-                row["verdict"]["planned"] == row["verdict"]["measured"] for row in rows
-            ),
+            "verdicts": verdicts([row["verdict"] for row in rows]),
         },
         "errors_apart": errors_of(cells, "planned_apart"),
         "loads": list(rows),
         "profile": msgspec.to_builtins(profile),
+    }
+
+
+def verdicts(found: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Count the loads under which one layout was better at the service, and the plan said so, or
+    recommended the other."""
+    outside = [one for one in found if one["measured"] in LAYOUTS]
+    right = sum(one["planned"] == one["measured"] for one in outside)
+    opposite = sum(
+        one["planned"] in LAYOUTS and one["planned"] != one["measured"] for one in outside
+    )
+    return {
+        "loads": len(found),
+        "outside_noise": len(outside),
+        "right": right,
+        "opposite": opposite,
     }
 
 
@@ -147,8 +163,13 @@ def table(found: Mapping[str, Any]) -> str:
             cells += [name, *_shares(cell), *_times(cell, "ttft", 0), *_times(cell, "tpot", 1)]
             cells += [row["verdict"]["planned"], row["verdict"]["measured"]] if first else ["", ""]
             lines.append(f"| {' | '.join(cells)} |")
-    alike = f" Verdicts alike: {found['errors']['verdicts_alike']} of {len(found['loads'])}."
-    said = f"Median differences: {sentence(found['errors'])}.{alike}"
+    counts = found["errors"]["verdicts"]
+    right = (
+        f"One layout was better at the service, beyond its noise, under {counts['outside_noise']} "
+        f"of {counts['loads']} loads; the plan said so of {counts['right']}, and recommended the "
+        f"other of {counts['opposite']}."
+    )
+    said = f"Median differences: {sentence(found['errors'])}. {right}"
     apart = f"As if each process had its own cores: {sentence(found['errors_apart'])}."
     return "\n".join([*lines, "", said, "", apart])
 
