@@ -17,12 +17,11 @@ from baton.engine.attention.paged import (
     pairs,
     words_of,
 )
-from baton.engine.attention.softmax import LOW, highest_of, line_of, weigh
+from baton.engine.attention.softmax import LOW, highest_of, line_of
 from baton.engine.kernels import amx
 from baton.engine.kernels.job import fields, reader
 from baton.engine.kernels.machine import (
     exp2,
-    float_bits,
     floats,
     indices,
     narrow,
@@ -30,7 +29,7 @@ from baton.engine.kernels.machine import (
     take,
     typed,
 )
-from baton.engine.kernels.vectors import PANEL, ROWS, product, word
+from baton.engine.kernels.vectors import LANES, PANEL, ROWS, product, weigh_words, word
 
 TILE = 512  # positions copied and multiplied together; a multiple of PANEL
 
@@ -54,31 +53,6 @@ class TilesJob(PagedJob):
 
 
 _job = reader(TilesJob)
-
-
-def _weight_words(scores, weights):  # type: ignore[no-untyped-def]
-    raise NotImplementedError
-
-
-@overload(_weight_words)
-def _weight_words_of(scores, weights):  # type: ignore[no-untyped-def]
-    """Convert a row of weights to words."""
-
-    def plain(scores, weights):  # type: ignore[no-untyped-def]
-        for t in range(scores.size):
-            weights[t] = scores[t]
-
-    def paired(scores, weights):  # type: ignore[no-untyped-def]
-        for t in range(weights.size):
-            low, high = (
-                float_bits(scores[2 * t]) + np.int32(0x8000),
-                float_bits(scores[2 * t + 1]) + np.int32(0x8000),
-            )
-            weights[t] = (np.uint32(low) >> np.uint32(16)) | (
-                np.uint32(high) & np.uint32(0xFFFF0000)
-            )
-
-    return paired if weights.dtype == types.uint32 else plain
 
 
 def _value_words(values, row, at):  # type: ignore[no-untyped-def]
@@ -169,7 +143,6 @@ def _panel(  # type: ignore[no-untyped-def]
     width, dims, most = q.shape[1], total.shape[1], min(seen[seen.size - 1], TILE)
     per_word = TILE // values.shape[0]
     deep = (most + per_word * step - 1) // (per_word * step) * step  # words of weights
-    end = deep * per_word
     lines, sums = q.ctypes.data + 4 * at * width, total.ctypes.data + 4 * at * dims
     for t in range(0, most, PANEL):
         _multiply(
@@ -186,24 +159,26 @@ def _panel(  # type: ignore[no-untyped-def]
         )
     for i in range(seen.size):
         here, row = min(seen[i], most), scores.ctypes.data + 4 * i * TILE
-        unseen = max(seen[i] - window, 0)
+        unseen, words = max(seen[i] - window, 0), weights.ctypes.data + 4 * i * weights.shape[1]
+        weighed = 0  # words
         if here > unseen:
             line = line_of(row, unseen)
             for t in range(unseen):
-                line[t] = LOW
+                line[t] = LOW  # of weight 0
             top = max(peak[at + i], highest_of(row, here) * scale)
             shrink = exp2(peak[at + i] - top)
             peak[at + i] = top
-            weight[at + i] = weight[at + i] * shrink + weigh(line_of(row, here), scale, top)
-            line = line_of(sums + 4 * i * dims, dims)
-            for d in range(dims):
-                line[d] *= shrink
-        line = line_of(row, end)
-        for t in range(min(unseen, end)):
+            count = (here + LANES - 1) // LANES * LANES  # the last ones are LOW, too
+            weight[at + i] = weight[at + i] * shrink
+            weight[at + i] += weigh_words(weights, row, words, count, scale, top)
+            weighed = count // per_word
+            if shrink < 1:
+                line = line_of(sums + 4 * i * dims, dims)
+                for d in range(dims):
+                    line[d] *= shrink
+        line = line_of(words, deep)
+        for t in range(weighed, deep):
             line[t] = 0.0
-        for t in range(max(here, 0), end):
-            line[t] = 0.0
-        _weight_words(line, weights[i, :deep])
     for d in range(0, dims, PANEL):
         _multiply(
             step,

@@ -14,6 +14,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from baton.engine.kernels.machine import POWERS, ROUNDING, ROUNDING_BITS
+
 _FEATURES = llvmlite.binding.get_host_cpu_features()
 PAIRS = bool(_FEATURES.get("avx512bf16"))
 LANES = 16 if _FEATURES.get("avx512f") else 8
@@ -21,6 +23,7 @@ PANEL = 2 * LANES  # columns of a product's tile
 ROWS = 12 if LANES == 16 else 6  # rows of a product's tile: 2 * ROWS sums fill the registers
 SCRATCH = 32 * PANEL  # sums of the tile with most rows, that of amx.py
 HEADS = 4  # query heads that `blend` computes together
+PARTS = 4  # of a row, whose highest elements are looked for together
 
 I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FLOATS = ir.VectorType(F32, LANES)
@@ -373,6 +376,69 @@ def highest(context: Any, address: Any, count: Any) -> Any:
         return builder.call(reduce, (top,))
 
     return types.float32(types.int64, types.int64), build
+
+
+def _power(builder: Any, x: Any) -> Any:
+    """2**x for a vector of float32 x <= 0, as `machine.exp2`."""
+
+    def all_lanes(value: float) -> Any:
+        return ir.Constant(FLOATS, [value] * LANES)
+
+    whole = ir.VectorType(I32, LANES)
+    low = all_lanes(-127.0)
+    x = builder.select(builder.fcmp_ordered(">", x, low), x, low)
+    shifted = builder.fadd(x, all_lanes(ROUNDING))
+    part = builder.fsub(x, builder.fsub(shifted, all_lanes(ROUNDING)))
+    found = all_lanes(POWERS[0])
+    for factor in POWERS[1:]:
+        found = builder.call(_fma(builder), (found, part, all_lanes(factor)))
+    bias = ir.Constant(whole, [ROUNDING_BITS - 127] * LANES)
+    exponent = builder.sub(builder.bitcast(shifted, whole), bias)
+    bits = builder.shl(exponent, ir.Constant(whole, [23] * LANES))
+    return builder.fmul(found, builder.bitcast(bits, FLOATS))
+
+
+@intrinsic
+def weigh_words(
+    context: Any, like: Any, scores: Any, weights: Any, count: Any, scale: Any, top: Any
+) -> Any:
+    """Write weights 2**(score * scale - top) as words; returns their sum, before they are rounded.
+
+    Args:
+        like: an array of words, whose dtype selects their form
+        scores, weights: int64 addresses of float32, and of words
+        count: scores, a multiple of LANES, not 0
+        scale, top: float32; no scaled score is above top
+    """
+
+    def build(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, scores, weights, count, scale, top = args
+        factor, most = _splat(builder, scale), _splat(builder, builder.fneg(top))
+        paired = signature.args[0].dtype == types.uint32
+        whole, halves = ir.VectorType(I32, LANES), ir.VectorType(I16, LANES)
+
+        def body(k: Any, sums: Values) -> Values:
+            score = builder.load(_pointer(builder, scores, k, FLOATS), align=4)
+            found = _power(builder, builder.call(_fma(builder), (score, factor, most)))
+            if paired:  # two bfloat16 that follow each other are a word
+                bits = builder.add(
+                    builder.bitcast(found, whole), ir.Constant(whole, [0x8000] * LANES)
+                )
+                kept = builder.lshr(bits, ir.Constant(whole, [16] * LANES))
+                place = _pointer(builder, weights, k, halves, 2)
+                builder.store(builder.trunc(kept, halves), place, align=2)
+            else:
+                builder.store(found, _pointer(builder, weights, k, FLOATS), align=4)
+            return [builder.fadd(sums[0], found)]
+
+        (total,) = _loop(builder, [ZERO], count, LANES, body)
+        shape = ir.FunctionType(F32, (F32, FLOATS))
+        reduce = cgutils.get_or_insert_function(
+            builder.module, shape, f"llvm.vector.reduce.fadd.v{LANES}f32"
+        )
+        return builder.call(reduce, (F32(0.0), total), fastmath=("reassoc",))
+
+    return types.float32(like, *(types.int64,) * 3, types.float32, types.float32), build
 
 
 @intrinsic
