@@ -89,7 +89,11 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """Measure everything."""
     model = ensure(TRIAL)
     weights, nbytes = weights_of(model)
-    cases, rows = [c for c in all_cases(quick=args.quick) if args.only in c.name], []
+    every = list(all_cases(quick=args.quick))
+    cases, rows = [case for case in every if args.only in case.name], []
+    if not cases:
+        names = ", ".join(case.name for case in every)
+        raise SystemExit(f"--only {args.only!r} is in the name of no case: {names}")
     with tempfile.TemporaryDirectory(prefix="baton-peers-") as place:
         folder = Path(place)
         gguf = folder / "model.gguf"
