@@ -119,13 +119,15 @@ def main() -> None:
     )
     parser.add_argument("--queued", type=int, nargs="*", default=[0, 100, 1_000, 3_000, 10_000])
     parser.add_argument("--running", type=int, nargs="*", default=[RUNNING])
+    parser.add_argument("--rounds", type=int, default=3, help="of which the least counts")
     parser.add_argument("--plot", type=Path, help="writes .svg and .png; needs baton-llm[bench]")
     args = parser.parse_args()
     rows = []
-    for running in args.running:
-        for queued in args.queued:
-            rows.append(measured(running, queued))
-            print(json.dumps(rows[-1]), flush=True)
+    cases = [(running, queued) for running in args.running for queued in args.queued]
+    found = [[measured(*case) for case in cases] for _ in range(args.rounds)]
+    for each in zip(*found, strict=True):
+        rows.append({name: min(one[name] for one in each) for name in each[0]})
+        print(json.dumps(rows[-1]), flush=True)
     if args.plot is not None:
         draw(rows, args.plot)
 
