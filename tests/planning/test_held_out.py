@@ -73,7 +73,7 @@ def test_a_service_that_is_as_planned_has_no_error(load):
     found = report.document([row], profile(), {})["errors"]
     assert found["attained_error"] == {"median": 0, "worst": 0}
     assert found["ttft_error"]["worst"] == pytest.approx(0, abs=1e-4)
-    assert found["tpot_within_10_percent"] == 2
+    assert (found["tpot_within_10_percent"], found["verdicts"]["alike"]) == (2, 1)
     assert found["ttft_between_rounds"] == pytest.approx(0)
 
 
@@ -125,7 +125,7 @@ def test_a_layout_is_better_beyond_the_noise_if_every_round_says_so(split, unifi
 def test_a_plan_is_right_where_the_service_tells_one_layout_from_the_other():
     said = [("split", "split"), ("noise", "split"), ("unified", "split"), ("split", "noise")]
     found = report.verdicts([{"planned": p, "measured": m} for p, m in said])
-    assert found == {"loads": 4, "outside_noise": 3, "right": 1, "opposite": 1}
+    assert found == {"loads": 4, "alike": 1, "outside_noise": 3, "right": 1, "opposite": 1}
 
 
 def test_the_verdict_of_a_plan_is_of_many_draws_as_one_leaves_it_to_chance():

@@ -118,6 +118,7 @@ def verdicts(found: Sequence[Mapping[str, str]]) -> dict[str, int]:
     )
     return {
         "loads": len(found),
+        "alike": sum(one["planned"] == one["measured"] for one in found),
         "outside_noise": len(outside),
         "right": right,
         "opposite": opposite,
@@ -167,7 +168,7 @@ def table(found: Mapping[str, Any]) -> str:
     right = (
         f"One layout was better at the service, beyond its noise, under {counts['outside_noise']} "
         f"of {counts['loads']} loads; the plan said so of {counts['right']}, and recommended the "
-        f"other of {counts['opposite']}."
+        f"other of {counts['opposite']}. Verdicts alike: {counts['alike']} of {counts['loads']}."
     )
     said = f"Median differences: {sentence(found['errors'])}. {right}"
     apart = f"As if each process had its own cores: {sentence(found['errors_apart'])}."
