@@ -69,7 +69,9 @@ def test_loads_are_fractions_of_what_two_workers_carry():
 
 def test_a_service_that_is_as_planned_has_no_error(load):
     plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
-    row = report.compared(load, plans, plans, runs(plans, [1.0, 1.0]), advice="noise")
+    row = report.compared(
+        load, plans, plans, runs(plans, [1.0, 1.0]), advice="noise", advice_apart="split"
+    )
     found = report.document([row], profile(), {})["errors"]
     assert found["attained_error"] == {"median": 0, "worst": 0}
     assert found["ttft_error"]["worst"] == pytest.approx(0, abs=1e-4)
@@ -79,14 +81,30 @@ def test_a_service_that_is_as_planned_has_no_error(load):
 
 def test_a_slower_service_shows_as_a_ratio_below_one_and_rounds_as_their_spread(load):
     plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
-    row = report.compared(load, plans, plans, runs(plans, [1.9, 2.1]), advice="noise")
+    row = report.compared(
+        load, plans, plans, runs(plans, [1.9, 2.1]), advice="noise", advice_apart="split"
+    )
     for cell in row["layouts"].values():
         assert 0.45 < cell["planned"]["ttft"] / cell["measured"]["ttft"] < 0.55
         assert cell["planned"]["attained"] >= cell["measured"]["attained"]
     found = report.document([row], profile(), {})
     assert found["errors"]["ttft_between_rounds"] == pytest.approx(2.1 / 1.9 - 1, abs=0.01)
     assert 0.45 < found["errors"]["tpot_error"]["median"] < 0.55
-    assert "| mixed |" in report.table(found)
+    text = report.table(found)
+    assert "| mixed |" in text
+    assert "between the rounds 11 %" in text
+
+
+def test_one_round_has_no_spread(load):
+    plans = {name: planned(profile(), load.rows, name, cores=2) for name in LAYOUTS}
+    row = report.compared(
+        load, plans, plans, runs(plans, [1.0]), advice="noise", advice_apart="noise"
+    )
+    found = report.document([row], profile(), {})
+    assert found["errors"]["ttft_between_rounds"] is None
+    text = report.table(found)
+    assert "between the rounds" not in text
+    assert "As if" not in text, "both plans are one"
 
 
 def test_an_outcome_has_the_times_of_its_tokens():
@@ -124,8 +142,11 @@ def test_a_layout_is_better_beyond_the_noise_if_every_round_says_so(split, unifi
 
 def test_a_plan_is_right_where_the_service_tells_one_layout_from_the_other():
     said = [("split", "split"), ("noise", "split"), ("unified", "split"), ("split", "noise")]
-    found = report.verdicts([{"planned": p, "measured": m} for p, m in said])
+    rows = [{"verdict": {"planned": p, "planned_apart": "noise", "measured": m}} for p, m in said]
+    found = report.verdicts(rows, "planned")
     assert found == {"loads": 4, "alike": 1, "outside_noise": 3, "right": 1, "opposite": 1}
+    apart = report.verdicts(rows, "planned_apart")
+    assert (apart["alike"], apart["right"], apart["opposite"]) == (1, 0, 0)
 
 
 def test_the_verdict_of_a_plan_is_of_many_draws_as_one_leaves_it_to_chance():

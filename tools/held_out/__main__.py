@@ -1,12 +1,15 @@
 """Serves loads that no profile was fitted to, and compares the plan's figures with them.
 
-    python -m tools.held_out --out docs/benchmarks/held_out      (about 35 minutes; nothing else should run)
+    python -m tools.held_out --out docs/benchmarks/held_out      (about 65 minutes; nothing else should run)
 
 A profile is measured first, and the processor time of gateway and client. Three mixes of requests
 come at fractions of the rate that two workers carry by the plan: to 1 prefill and 1 decode worker,
 and to 2 unified ones, each of one thread on a core of its own. Gateway and client have no cores of
-their own. Each load is served in two rounds, in the order split, unified, unified, split; the plan
-is asked for the very same requests, and its verdict for many draws of the load.
+their own. Each load is served in several rounds, in the order split, unified, unified, split, and
+so on; the plan is asked for the very same requests, and its verdict for many draws of the load.
+
+With --paced the steps take the profile's times and compute nothing: a machine whose speed changes
+has no part in the comparison then.
 """
 
 import argparse
@@ -31,7 +34,6 @@ from baton.dev.bench.service import BATON
 from baton.dev.fleet.profile import MachineProfile, read_profile
 from baton.shell.threads import available_cores
 
-ORDER = ("split", "unified", "unified", "split")
 ENGINE = ("--dtype", "bfloat16", "--max-num-batched-tokens", "512", "--max-num-seqs", "128")
 ENGINE = (*ENGINE, "--kv-memory", "1GiB", "--fabric", "shm")
 
@@ -44,6 +46,12 @@ def fresh_profile(model: str, seconds: float) -> MachineProfile:
         command += ["--seconds", str(seconds), "--out", str(out)]
         subprocess.run(command, check=True)
         return with_host_times(read_profile(out), model, ENGINE)
+
+
+def layouts_of(rounds: int) -> list[str]:
+    """Return the order of the layouts: each comes first in every other round."""
+    pair = ("split", "unified")
+    return [layout for number in range(rounds) for layout in pair[:: 1 if number % 2 == 0 else -1]]
 
 
 @contextmanager
@@ -61,17 +69,19 @@ def bar(loads: Sequence[HeldOutLoad], rounds: int) -> Iterator[Progress]:
 
 
 def serve_all(
-    loads: Sequence[HeldOutLoad], model: str, order: Sequence[str]
+    loads: Sequence[HeldOutLoad], model: str, order: Sequence[str], *, paced: Path | None
 ) -> dict[str, dict[str, list[LiveRun]]]:
-    """Serve all loads in rounds. Returns the runs by load and layout."""
+    """Serve all loads in rounds. Returns the runs by load and layout.
+
+    paced: a profile whose times the workers' steps take
+    """
     found: dict[str, dict[str, list[LiveRun]]] = {str(load): defaultdict(list) for load in loads}
     with bar(loads, len(order)) as progress:
         for number, layout in enumerate(order):
-            with running(layout, model, ENGINE) as (target, service):
+            with running(layout, model, ENGINE, paced=paced) as target:
                 for load in loads:
                     run = measured(
                         target,
-                        service,
                         load,
                         purpose=f"round {number}",
                         tell=lambda _: progress.advance(progress.task_ids[0]),
@@ -100,27 +110,43 @@ def main() -> None:
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.4, 0.7, 1.0, 1.3])
     parser.add_argument("--seconds", type=float, default=35.0, help="of each load")
+    parser.add_argument("--rounds", type=int, default=3, help="of every load with each layout")
+    parser.add_argument(
+        "--measure-seconds", type=float, default=120.0, help="that a profile is measured for"
+    )
     parser.add_argument("--profile", type=Path, help="read this instead of measuring one")
+    parser.add_argument(
+        "--paced",
+        action="store_true",
+        help="steps take the times of --profile and compute nothing: the machine's speed has no part",
+    )
     parser.add_argument("--out", type=Path, help="write OUT.json, .md, .png and .svg")
     parser.add_argument(
         "--quick", action="store_true", help="two loads of 10 seconds, to see that it works"
     )
     args = parser.parse_args()
+    if args.paced and args.profile is None:
+        parser.error("--paced: name the profile whose times steps take, with --profile")
     if args.quick:
         args.mixes, args.fractions, args.seconds = ["mixed"], [0.4, 1.0], 10.0
+        args.rounds, args.measure_seconds = 2, 10.0
     profile = (
-        fresh_profile(args.model, 10.0 if args.quick else 45.0)
+        fresh_profile(args.model, args.measure_seconds)
         if args.profile is None
         else read_profile(args.profile)
     )
+    # steps that compute nothing want no core
+    shared = None if args.paced else len(available_cores())
     loads = held_out(profile, args.mixes, args.fractions, seconds=args.seconds)
     plans, apart = (
         {str(load): {n: planned(profile, load.rows, n, cores=c) for n in LAYOUTS} for load in loads}
-        for c in (len(available_cores()), None)
+        for c in (shared, None)
     )
     for load in loads:
         print(f"{load}: {len(load.rows)} requests, SLOs {load.slos}", file=sys.stderr, flush=True)
-    rounds = serve_all(loads, args.model, ORDER)
+    rounds = serve_all(
+        loads, args.model, layouts_of(args.rounds), paced=args.profile if args.paced else None
+    )
     machine = {
         "processor": processor(),
         "cores": len(available_cores()),
@@ -134,7 +160,8 @@ def main() -> None:
             plans[str(load)],
             apart[str(load)],
             rounds[str(load)],
-            advice=planned_verdict(profile, load, cores=len(available_cores())),
+            advice=planned_verdict(profile, load, cores=shared),
+            advice_apart=planned_verdict(profile, load, cores=None),
         )
         for load in loads
     ]

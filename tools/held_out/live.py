@@ -1,9 +1,11 @@
 """The same loads at a service on this machine, and the processor time that its processes take."""
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -15,7 +17,7 @@ from tools.held_out.loads import HeldOutLoad
 from baton.core.errors import BatonError
 from baton.dev.bench.client import RequestOutcome, Target
 from baton.dev.bench.load import SendSchedule, Tell, drive
-from baton.dev.bench.service import BATON, START_S, Service, serving
+from baton.dev.bench.service import BATON, START_S
 from baton.dev.bench.workload import Item, Shape, TraceRow, random_items
 from baton.dev.fleet.profile import MachineProfile
 from baton.dev.fleet.served_request import ServedRequest
@@ -41,45 +43,64 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def running(layout: str, model: str, flags: Sequence[str]) -> Iterator[tuple[Target, Service]]:
-    """Run a service of two workers of one thread, each pinned to a core."""
-    own = ("--threads", "1", *flags)
-    if layout == "split":
-        with serving(model, "--role", "split", *own) as service:
-            yield _target(service), service
-        return
-    # `baton serve` starts one unified worker; the other joins it
-    control = f"tcp://127.0.0.1:{free_port()}"
-    with serving(model, "--role", "unified", "--control", control, *own) as service:
-        command = [*BATON, "worker", model, "--gateway", control, "--role", "unified"]
-        command += ["--name", "unified-1", "--cores", "1", "--no-enable-prefix-caching", *own]
-        other = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            _wait_for_two(service, other)
-            yield _target(service), service
-        finally:
-            other.terminate()
-            other.wait(60)
+def running(
+    layout: str, model: str, flags: Sequence[str], *, paced: Path | None = None
+) -> Iterator[Target]:
+    """Run a service of two workers of one thread, each pinned to a core.
+
+    paced: a profile whose times their steps take, instead of computing
+    """
+    own = ("--threads", "1", "--no-enable-prefix-caching", *flags)
+    control, port = f"tcp://127.0.0.1:{free_port()}", free_port()
+    names = ("prefill-0", "decode-0") if layout == "split" else ("unified-0", "unified-1")
+    worker = (
+        [*BATON, "worker"]
+        if paced is None
+        else [sys.executable, "-m", "tools.held_out.paced", str(paced)]
+    )
+    gateway = [*BATON, "gateway", model, "--port", str(port), "--control", control]
+    gateway += ["--served-model-name", "bench", "--generation-config", "vllm"]
+    commands = [gateway]
+    for core, name in enumerate(names):
+        role = name.partition("-")[0]
+        pinned = ["--role", role, "--name", name, "--cores", str(core)]
+        commands.append([*worker, model, "--gateway", control, *pinned, *own])
+    with ExitStack() as started:
+        processes = [started.enter_context(_process(command)) for command in commands]
+        url = f"http://127.0.0.1:{port}"
+        _wait(url, [name.partition("-")[0] for name in names], processes)
+        yield Target(base_url=url, endpoint="/v1/completions", model="bench")
 
 
-def _target(service: Service) -> Target:
-    url = f"http://127.0.0.1:{service.port}"
-    return Target(base_url=url, endpoint="/v1/completions", model="bench")
+@contextmanager
+def _process(command: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
-def _wait_for_two(service: Service, other: subprocess.Popen[bytes]) -> None:
-    url, until = f"http://127.0.0.1:{service.port}/autoscaling", time.monotonic() + START_S
-    while time.monotonic() < until and other.poll() is None:
+def _wait(url: str, roles: Sequence[str], processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Wait until requests find all workers.
+
+    Raises:
+        BatonError: a process ends, or it takes too long
+    """
+    until = time.monotonic() + START_S
+    while time.monotonic() < until and all(process.poll() is None for process in processes):
         with suppress(httpx.HTTPError):
-            if httpx.get(url).json().get("unified", {}).get("workers") == 2:
+            found = httpx.get(f"{url}/autoscaling").json()
+            there = all(found.get(r, {}).get("workers") == roles.count(r) for r in roles)
+            if there and httpx.get(f"{url}/ready").is_success:
                 return
         time.sleep(0.2)
-    raise BatonError("the second unified worker did not join the service")
+    raise BatonError(f"the service did not start: {' '.join(processes[0].args)}")
 
 
-def measured(
-    target: Target, service: Service, load: HeldOutLoad, *, purpose: str, tell: Tell
-) -> LiveRun:
+def measured(target: Target, load: HeldOutLoad, *, purpose: str, tell: Tell) -> LiveRun:
     """Send a load at its times, with prompts that no other run has."""
     items = [
         item
@@ -93,9 +114,9 @@ def measured(
     ]
     drive(target, [], SendSchedule(()), warm_up=warm_up, tell=tell)
     due = tuple(row.at_s or 0.0 for row in load.rows)
-    before, began = _spent(service), time.monotonic()
+    before, began = _spent(), time.monotonic()
     outcomes = drive(target, items, SendSchedule(due), warm_up=(), tell=tell)
-    seconds, after = time.monotonic() - began, _spent(service)
+    seconds, after = time.monotonic() - began, _spent()
     late = sorted(1e3 * max(0.0, one.sent - one.due) for one in outcomes)
     return LiveRun(
         served=tuple(served_of(row, one) for row, one in zip(load.rows, outcomes, strict=True)),
@@ -109,12 +130,12 @@ def with_host_times(profile: MachineProfile, model: str, flags: Sequence[str]) -
     """Measure the processor time of gateway and client for each request and each token, with
     answers of two lengths."""
     columns, spent = [], []
-    with running("split", model, flags) as (target, service):
+    with running("split", model, flags) as target:
         for answer, count in ((1, 48), (48, 12), (1, 96), (48, 24)):
             items = [one for n in range(count) for one in _items(64, answer, f"host {answer} {n}")]
-            before, began = _spent(service), time.monotonic()
+            before, began = _spent(), time.monotonic()
             drive(target, items, SendSchedule((0.0,) * count, 4), warm_up=(), tell=lambda _: None)
-            after, seconds = _spent(service), time.monotonic() - began
+            after, seconds = _spent(), time.monotonic() - began
             columns.append([float(count), float(count * answer), seconds])
             spent.append(1e6 * sum(after[name] - before[name] for name in (GATEWAY, CLIENT)))
     # the third is what a gateway does even if nobody asks for anything
@@ -145,12 +166,10 @@ def served_of(row: TraceRow, one: RequestOutcome) -> ServedRequest:
     )
 
 
-def _spent(service: Service) -> dict[str, float]:
+def _spent() -> dict[str, float]:
     """Return the processor seconds of all processes, by their names."""
-    ours = psutil.Process()
-    # the second unified worker is a child of this process, as `baton serve` is
     spent = {CLIENT: time.process_time()}
-    for process in ours.children(recursive=True):
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             line, times = process.cmdline(), process.cpu_times()
             spent[_name(line)] = spent.get(_name(line), 0.0) + times.user + times.system
@@ -158,8 +177,6 @@ def _spent(service: Service) -> dict[str, float]:
 
 
 def _name(line: Sequence[str]) -> str:
-    if "baton.cli.child" in line:
-        return line[-1]
     if "--name" in line:
         return line[line.index("--name") + 1]
-    return "others"
+    return GATEWAY if GATEWAY in line else "others"

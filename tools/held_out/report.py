@@ -54,11 +54,12 @@ def compared(
     rounds: Mapping[str, Sequence[LiveRun]],
     *,
     advice: str,
+    advice_apart: str,
 ) -> dict[str, Any]:
     """Return everything about one load, as JSON's types.
 
     plans, apart: with cores that all share, and as if each process had its own
-    advice: which layout the plan recommends
+    advice, advice_apart: which layout each of the two recommends
     """
     both = {name: [one for run in runs for one in run.served] for name, runs in rounds.items()}
     layouts = {}
@@ -85,6 +86,7 @@ def compared(
         "slos_ms": load.slos,
         "verdict": {
             "planned": advice,
+            "planned_apart": advice_apart,
             "measured": measured_verdict(rounds, load.slos),
         },
         "layouts": layouts,
@@ -100,28 +102,28 @@ def document(
         "machine": dict(machine),
         "errors": {
             **errors_of(cells, "planned"),
-            "verdicts": verdicts([row["verdict"] for row in rows]),
+            "verdicts": verdicts(rows, "planned"),
         },
-        "errors_apart": errors_of(cells, "planned_apart"),
+        "errors_apart": {
+            **errors_of(cells, "planned_apart"),
+            "verdicts": verdicts(rows, "planned_apart"),
+        },
         "loads": list(rows),
         "profile": msgspec.to_builtins(profile),
     }
 
 
-def verdicts(found: Sequence[Mapping[str, str]]) -> dict[str, int]:
+def verdicts(rows: Sequence[Mapping[str, Any]], plan: str) -> dict[str, int]:
     """Count the loads under which one layout was better at the service, and the plan said so, or
     recommended the other."""
-    outside = [one for one in found if one["measured"] in LAYOUTS]
-    right = sum(one["planned"] == one["measured"] for one in outside)
-    opposite = sum(
-        one["planned"] in LAYOUTS and one["planned"] != one["measured"] for one in outside
-    )
+    found = [(row["verdict"][plan], row["verdict"]["measured"]) for row in rows]
+    outside = [(planned, real) for planned, real in found if real in LAYOUTS]
     return {
         "loads": len(found),
-        "alike": sum(one["planned"] == one["measured"] for one in found),
+        "alike": sum(planned == real for planned, real in found),
         "outside_noise": len(outside),
-        "right": right,
-        "opposite": opposite,
+        "right": sum(planned == real for planned, real in outside),
+        "opposite": sum(planned in LAYOUTS and planned != real for planned, real in outside),
     }
 
 
@@ -142,7 +144,7 @@ def errors_of(cells: Sequence[Mapping[str, Any]], plan: str) -> dict[str, Any]:
         again = [
             max(times) / min(times) - 1
             for cell in cells
-            if min(times := [r[name] for r in cell["rounds"]]) > 0
+            if len(times := [r[name] for r in cell["rounds"]]) > 1 and min(times) > 0
         ]
         found[f"{name}_error"] = {"median": median(off), "worst": max(off)} if off else None
         found[f"{name}_within_10_percent"] = sum(one <= 0.1 for one in off)
@@ -155,22 +157,19 @@ def table(found: Mapping[str, Any]) -> str:
     head = ["load", "a second", "layout"]
     head += ["within SLOs, planned", "measured", "difference"]
     head += ["TTFT p50, planned", "measured", "ratio", "TPOT p50, planned", "measured", "ratio"]
-    head += ["verdict, planned", "measured"]
+    head += ["verdict, planned", "planned apart", "measured"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in found["loads"]:
         for number, (name, cell) in enumerate(row["layouts"].items()):
             first = number == 0
             cells = [row["mix"], f"{row['rate']:.2f}"] if first else ["", ""]
             cells += [name, *_shares(cell), *_times(cell, "ttft", 0), *_times(cell, "tpot", 1)]
-            cells += [row["verdict"]["planned"], row["verdict"]["measured"]] if first else ["", ""]
+            told = [row["verdict"][one] for one in ("planned", "planned_apart", "measured")]
+            cells += told if first else [""] * len(told)
             lines.append(f"| {' | '.join(cells)} |")
-    counts = found["errors"]["verdicts"]
-    right = (
-        f"One layout was better at the service, beyond its noise, under {counts['outside_noise']} "
-        f"of {counts['loads']} loads; the plan said so of {counts['right']}, and recommended the "
-        f"other of {counts['opposite']}. Verdicts alike: {counts['alike']} of {counts['loads']}."
-    )
-    said = f"Median differences: {sentence(found['errors'])}. {right}"
+    said = f"Median differences: {sentence(found['errors'])}."
+    if found["errors_apart"] == found["errors"]:
+        return "\n".join([*lines, "", said])
     apart = f"As if each process had its own cores: {sentence(found['errors_apart'])}."
     return "\n".join([*lines, "", said, "", apart])
 
@@ -183,17 +182,21 @@ def sentence(errors: Mapping[str, Any]) -> str:
         one = errors[f"{name}_error"]
         if one is None:
             return "none measured"
+        again = errors[f"{name}_between_rounds"]
         return (
             f"{100 * one['median']:.0f} % (worst {100 * one['worst']:.0f} %; within 10 %: "
-            f"{errors[f'{name}_within_10_percent']} of {runs}; between the rounds "
-            f"{100 * errors[f'{name}_between_rounds']:.0f} %)"
+            f"{errors[f'{name}_within_10_percent']} of {runs}"
+            f"{'' if again is None else f'; between the rounds {100 * again:.0f} %'})"
         )
 
-    share = errors["attained_error"]
+    share, counts = errors["attained_error"], errors["verdicts"]
     return (
         f"within SLOs {100 * share['median']:.1f} points (worst "
         f"{100 * share['worst']:.1f}; within 5: {errors['attained_within_5_points']} of {runs}), "
-        f"TTFT {off('ttft')}, TPOT {off('tpot')}"
+        f"TTFT {off('ttft')}, TPOT {off('tpot')}. One layout was better at the service, beyond its "
+        f"noise, under {counts['outside_noise']} of {counts['loads']} loads; the plan said so of "
+        f"{counts['right']}, and recommended the other of {counts['opposite']}. Verdicts alike: "
+        f"{counts['alike']} of {counts['loads']}"
     )
 
 
@@ -258,7 +261,7 @@ def plot(found: Mapping[str, Any], target: Path) -> None:
                     color=colour,
                     fmt="o",
                     capsize=3,
-                    label=f"{layout}, measured (both rounds)",
+                    label=f"{layout}, measured (all rounds)",
                 )
             axis.set_ylim(bottom=0)
             axis.grid(visible=True, alpha=0.3)
