@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from baton.core.gateway.request import FrontSettings
 from baton.core.ids import TokenId
 from baton.core.work import Batch
@@ -124,8 +127,11 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     cases = [(running, queued) for running in args.running for queued in args.queued]
-    found = [[measured(*case) for case in cases] for _ in range(args.rounds)]
-    for each in zip(*found, strict=True):
+    errors = Console(stderr=True)
+    turns = track(cases * args.rounds, "measuring", console=errors, disable=not errors.is_terminal)
+    found = [measured(*case) for case in turns]
+    for number in range(len(cases)):
+        each = found[number :: len(cases)]
         rows.append({name: min(one[name] for one in each) for name in each[0]})
         print(json.dumps(rows[-1]), flush=True)
     if args.plot is not None:
