@@ -13,7 +13,8 @@ from tools.peers.case import Case
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".peers"  # environments, made by environments.sh
-PASSIVE: Mapping[str, str] = MappingProxyType({"OMP_WAIT_POLICY": "passive"})
+# how threads wait for each other: as each engine ships it
+AS_SHIPPED: Mapping[str, str] = MappingProxyType({})
 
 
 class Kind(NamedTuple):
@@ -65,7 +66,7 @@ class PeerProcess:
         *,
         cores: Sequence[int],
         log: Path,
-        waits: Mapping[str, str] = PASSIVE,
+        waits: Mapping[str, str] = AS_SHIPPED,
     ) -> None:
         kind, self.name = KINDS[name], name
         python = sys.executable if kind.environment is None else str(python_of(kind.environment))
