@@ -61,10 +61,10 @@ def test_what_a_plant_needs_around_it_is_harmless_by_itself(parts):
 
 
 def test_a_plant_is_gone_when_its_run_is_over():
-    before = run(5).trace
+    short, before = 10, run(5).trace
     for plant in BANK:
         if plant.make().replaced:
-            run(5, parts=plant.make())
+            run(short, parts=plant.make())
     assert run(5).trace == before
     assert Parts() == SHIPPED
 
