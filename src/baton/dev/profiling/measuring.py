@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import comb
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,7 @@ DIGESTS = 5  # the least of so many counts
 # timed alone and beside a second worker, in turns
 BESIDE = (StepShape(rows=1, context=256), StepShape(rows=8, context=256), StepShape(128, 128))
 TURNS, SETTLED_S = 9, 0.1
+SURE = 0.01  # the chance that turns seem to differ which do not
 FRESH = "steps that were not fitted"
 
 
@@ -95,17 +97,31 @@ def _contention(model: TimedModel, order: ProfileOrder) -> float:
     there are no cores for one."""
     if len(os.sched_getaffinity(0)) < 2 * order.threads:
         return 0.0
-    found = []
+    turns: list[tuple[float, float]] = []
     with companion(order.path, order.dtype, threads=order.threads) as other:
         for shape in BESIDE:
-            times: dict[str, list[float]] = {STOP: [], GO: []}
             for _ in range(TURNS):
-                for word, each in times.items():
+                us = {}
+                for word in (STOP, GO):
                     other.tell(word)
                     time.sleep(SETTLED_S)
-                    each.append(model.step_us(shape))
-            found.append(median(times[GO]) / median(times[STOP]) - 1)
-    return max(0.0, median(found))
+                    us[word] = model.step_us(shape)
+                turns.append((us[STOP], us[GO]))
+    return slowdown(turns)
+
+
+def slowdown(turns: Sequence[tuple[float, float]]) -> float:
+    """Return by which part of its time a step takes longer beside another, the median of turns; 0
+    where that does not stand out of the noise, by a sign test: it would make a plan prefer the
+    division whose workers rest more.
+
+    turns: pairs of a step's time alone and beside another
+    """
+    slower, count = sum(beside > alone for alone, beside in turns), len(turns)
+    by_chance = sum(comb(count, n) for n in range(slower, count + 1)) / 2**count
+    if by_chance > SURE:
+        return 0.0
+    return max(0.0, median(beside / alone for alone, beside in turns) - 1)
 
 
 @contextmanager
