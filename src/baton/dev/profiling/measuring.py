@@ -121,7 +121,7 @@ def slowdown(turns: Sequence[tuple[float, float]]) -> float:
     by_chance = sum(comb(count, n) for n in range(slower, count + 1)) / 2**count
     if by_chance > SURE:
         return 0.0
-    return max(0.0, median(beside / alone for alone, beside in turns) - 1)
+    return median(beside / alone for alone, beside in turns) - 1
 
 
 @contextmanager
