@@ -9,13 +9,20 @@ An entry may be out of date. Then a request goes to a worker that has less of it
 thought, and is computed there: that takes time, and changes no token.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NewType
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, NewType
 
-Slot = NewType("Slot", int)  # a worker's bit
+Slot = NewType("Slot", int)  # the number of a worker's bit
 PageId = NewType("PageId", int)  # the beginning of a page's hash
 
 MOST_PAGES = 2_000_000  # of all workers together, at about 150 bytes
+
+
+class Group(NamedTuple):
+    """Workers that have as many pages of a prompt."""
+
+    workers: int  # a bit for each
+    pages: int
 
 
 class CacheIndex:
@@ -71,27 +78,28 @@ class CacheIndex:
         self.left(slot, list(self._pages.get(slot, ())))
         self._pages.pop(slot, None)
 
-    def depths(self, chain: Sequence[PageId]) -> dict[Slot, int]:
-        """Return how many pages of a chain each worker has, from the first one on. Workers that
-        have none are left out."""
-        found: dict[Slot, int] = {}
-        has = [self._has.get(chain[0], 0), 0] if chain else [0, 0]
-        if len(chain) > 1:
-            has[1] = self._has.get(chain[-1], 0) & has[0]
-            self._between(chain, 0, len(chain) - 1, has[0], has[1], found)
-        else:
-            has[1] = has[0]
-        _note(found, has[1], len(chain))
+    def depths(self, chain: Sequence[PageId]) -> list[Group]:
+        """Return how many pages of a chain workers have, from the first one on. Each worker is in
+        one group; those that have none are in no group."""
+        if not chain:
+            return []
+        found: list[Group] = []
+        first = self._has.get(chain[0], 0)
+        last = self._has.get(chain[-1], 0) & first
+        self._between(chain, 0, len(chain) - 1, first, last, found)
+        if last:
+            found.append(Group(last, len(chain)))
         return found
 
-    def ends(self, chain: Sequence[PageId]) -> dict[Slot, int]:
-        """Return the last page of a chain that each worker has, counted from 1, whether it has
-        those before it or not. Workers that have none are left out."""
-        found: dict[Slot, int] = {}
+    def ends(self, chain: Sequence[PageId]) -> list[Group]:
+        """Return the last page of a chain that workers have, counted from 1, whether they have
+        those before it or not. Each worker is in one group; those that have none are in no
+        group."""
+        found: list[Group] = []
         seen = 0
         for at in range(len(chain), 0, -1):
             if has := self._has.get(chain[at - 1], 0) & ~seen:
-                _note(found, has, at)
+                found.append(Group(has, at))
                 seen |= has
         return found
 
@@ -102,7 +110,7 @@ class CacheIndex:
         last: int,
         has_first: int,
         has_last: int,
-        found: dict[Slot, int],
+        found: list[Group],
     ) -> None:
         """Find the workers that have page `first` and not page `last`. Whoever has a page has all
         before it, so no look is needed between two pages that the same workers have."""
@@ -110,7 +118,7 @@ class CacheIndex:
         if not gone:
             return
         if last == first + 1:
-            _note(found, gone, last)
+            found.append(Group(gone, last))
             return
         middle = (first + last) // 2
         has_middle = self._has.get(chain[middle], 0) & has_first
@@ -118,8 +126,9 @@ class CacheIndex:
         self._between(chain, middle, last, has_middle, has_last, found)
 
 
-def _note(found: dict[Slot, int], workers: int, pages: int) -> None:
+def slots_of(workers: int) -> Iterator[Slot]:
+    """Yield the workers of a group."""
     while workers:
         bit = workers & -workers
-        found[Slot(bit.bit_length() - 1)] = pages
+        yield Slot(bit.bit_length() - 1)
         workers ^= bit

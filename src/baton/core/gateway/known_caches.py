@@ -8,18 +8,16 @@ a prompt is computed on only from where an earlier one has ended, they say which
 A worker that does not answer is asked again after `ASK_AGAIN_US`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, PageId, Slot
+from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, Group, PageId, Slot, slots_of
 from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids
 from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.chains import PagesUnderWay
 from baton.core.messages import CacheChanged
 
-# by kind of pages and by slot: which place a worker has in a list of workers
-Places = dict[PageKind, dict[Slot, int]]
 # until a worker is asked again, if it does not say what it has: an answer takes much less
 ASK_AGAIN_US = 1_000_000
 
@@ -34,6 +32,13 @@ class KnownCache(msgspec.Struct):
     asked_at: Micros | None = None  # to say afresh what it has; None once it has
     chains: dict[Key, list[PageId]] = {}  # of the prompts that it was given
     coming: PagesUnderWay[PageId] = msgspec.field(default_factory=PagesUnderWay[PageId])
+
+
+class Places(msgspec.Struct):
+    """Which place each worker of a kind has in a list of workers."""
+
+    slots: dict[Slot, int] = {}
+    bits: int = 0  # a bit for each of these workers
 
 
 class KnownCaches:
@@ -119,28 +124,53 @@ class KnownCaches:
         """Return the pages that a worker has."""
         return self._cached.pages_of(self._workers[boot].slot)
 
-    def places(self, boots: Sequence[Boot]) -> Places:
+    def places(self, boots: Sequence[Boot]) -> dict[PageKind, Places]:
         """Return what `positions` needs to know of these workers, until one of them goes."""
-        found: Places = {}
+        found: dict[PageKind, Places] = {}
         for i, boot in enumerate(boots):
             known = self._workers[boot]
-            found.setdefault(known.kind, {})[known.slot] = i
+            places = found.setdefault(known.kind, Places(slots={}))
+            places.slots[known.slot] = i
+            places.bits |= 1 << known.slot
         return found
 
     def positions(
-        self, places: Places, count: int, prompt: PromptPages, *, coming: bool
+        self,
+        places: Mapping[PageKind, Places],
+        count: int,
+        prompt: PromptPages,
+        *,
+        coming: bool,
     ) -> list[int]:
         """Return how many positions of a prompt each of `count` workers has.
 
         coming: whether those count that a worker will have computed before its turn comes
         """
         found = [0] * count
-        for kind, slots in places.items():
+        for kind, some in places.items():
             chain = prompt.chain(kind)
+            groups: list[Group] = []
             for index in (self._cached, self._coming) if coming else (self._cached,):
-                depths = index.ends(chain) if kind.ends else index.depths(chain)
-                for slot, depth in depths.items():
-                    have = depth * kind.tokens
-                    if (i := slots.get(slot)) is not None and have > found[i]:
-                        found[i] = have
+                groups += index.ends(chain) if kind.ends else index.depths(chain)
+            # Nearly all workers have the beginning that conversations share, and no more: what
+            # most have is set for all of them first, and then what the others have.
+            most, *others = sorted(
+                _once(groups, some.bits), key=lambda g: g.workers.bit_count(), reverse=True
+            )
+            if most.pages:
+                for i in some.slots.values():
+                    found[i] = most.pages * kind.tokens
+            for group in others:
+                for slot in slots_of(group.workers):
+                    found[some.slots[slot]] = group.pages * kind.tokens
         return found
+
+
+def _once(groups: list[Group], workers: int) -> Iterator[Group]:
+    """Yield groups in which each of these workers is once: with the most pages that it has in any
+    of the given ones."""
+    for group in sorted(groups, key=lambda g: g.pages, reverse=True):
+        if own := group.workers & workers:
+            yield Group(own, group.pages)
+            workers ^= own
+    yield Group(workers, 0)

@@ -12,7 +12,7 @@ import msgspec
 
 from baton.core.gateway.known_caches import KnownCaches, Places
 from baton.core.gateway.page_reservations import PageReservations
-from baton.core.gateway.prompt_pages import PromptPages
+from baton.core.gateway.prompt_pages import PageKind, PromptPages
 from baton.core.gateway.registered_worker import RegisteredWorker
 from baton.core.gateway.routing_policy import RoutingPolicy
 from baton.core.gateway.throughput import PendingAnswer
@@ -28,7 +28,7 @@ class WorkerList(msgspec.Struct, frozen=True):
 
     boots: list[Boot]
     workers: list[RegisteredWorker]
-    places: Places
+    places: dict[PageKind, Places]
 
 
 class Usable(msgspec.Struct, frozen=True):
