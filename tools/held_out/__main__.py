@@ -154,17 +154,22 @@ def main() -> None:
         "model": args.model,
         "dtype": "bfloat16",
     }
-    rows = [
-        report.compared(
-            load,
-            plans[str(load)],
-            apart[str(load)],
-            rounds[str(load)],
-            advice=planned_verdict(profile, load, cores=shared),
-            advice_apart=planned_verdict(profile, load, cores=None),
+    rows = []
+    for load in loads:
+        name, advice_apart = str(load), planned_verdict(profile, load, cores=None)
+        advice = advice_apart
+        if shared is not None:
+            advice = planned_verdict(profile, load, cores=shared)
+        rows.append(
+            report.compared(
+                load,
+                plans[name],
+                apart[name],
+                rounds[name],
+                advice=advice,
+                advice_apart=advice_apart,
+            )
         )
-        for load in loads
-    ]
     found = report.document(rows, profile, machine)
     Console(width=200).print(report.table(found), markup=False, highlight=False)
     if args.out is not None:

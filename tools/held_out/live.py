@@ -3,8 +3,9 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,10 @@ from baton.dev.profiling.least_squares import not_negative
 
 SHAPE = Shape(seed=0, low=100, high=20_000)  # token ids of prompts
 WARM_UPS = 3  # requests of each load's mix that are not counted
+# requests under way while the processor time of gateway and client is measured: it matters where
+# there are many, and a message then has tokens of many answers
+AT_ONCE = 16
+IDLE_S = 5.0
 CLIENT, GATEWAY = "client", "gateway"
 
 
@@ -128,20 +133,28 @@ def measured(target: Target, load: HeldOutLoad, *, purpose: str, tell: Tell) -> 
 
 def with_host_times(profile: MachineProfile, model: str, flags: Sequence[str]) -> MachineProfile:
     """Measure the processor time of gateway and client for each request and each token, with
-    answers of two lengths."""
+    answers of two lengths, beyond what both take while nobody asks for anything."""
     columns, spent = [], []
     with running("split", model, flags) as target:
-        for answer, count in ((1, 48), (48, 12), (1, 96), (48, 24)):
+        idle = _hosts_us(lambda: time.sleep(IDLE_S)) / IDLE_S
+        for answer, count in ((1, 48), (48, AT_ONCE), (1, 96), (48, 2 * AT_ONCE)):
             items = [one for n in range(count) for one in _items(64, answer, f"host {answer} {n}")]
-            before, began = _spent(), time.monotonic()
-            drive(target, items, SendSchedule((0.0,) * count, 4), warm_up=(), tell=lambda _: None)
-            after, seconds = _spent(), time.monotonic() - began
-            columns.append([float(count), float(count * answer), seconds])
-            spent.append(1e6 * sum(after[name] - before[name] for name in (GATEWAY, CLIENT)))
-    # the third is what a gateway does even if nobody asks for anything
-    request, reply, _ = not_negative(np.array(columns), np.array(spent)).tolist()
+            plan = SendSchedule((0.0,) * count, AT_ONCE)
+            began = time.monotonic()
+            us = _hosts_us(partial(drive, target, items, plan, warm_up=(), tell=lambda _: None))
+            columns.append([float(count), float(count * answer)])
+            spent.append(us - idle * (time.monotonic() - began))
+    request, reply = not_negative(np.array(columns), np.array(spent)).tolist()
     host = msgspec.structs.replace(profile.host, request_us=request, reply_us=reply)
     return msgspec.structs.replace(profile, host=host)
+
+
+def _hosts_us(during: Callable[[], object]) -> float:
+    """Return the microseconds of processor time that gateway and client take meanwhile."""
+    before = _spent()
+    during()
+    after = _spent()
+    return 1e6 * sum(after[name] - before[name] for name in (GATEWAY, CLIENT))
 
 
 def _items(prompt: int, answer: int, purpose: str) -> list[Item]:

@@ -100,9 +100,9 @@ def _contention(model: TimedModel, order: ProfileOrder) -> float:
     turns: list[tuple[float, float]] = []
     with companion(order.path, order.dtype, threads=order.threads) as other:
         for shape in BESIDE:
-            for _ in range(TURNS):
+            for turn in range(TURNS):
                 us = {}
-                for word in (STOP, GO):
+                for word in (STOP, GO) if turn % 2 == 0 else (GO, STOP):
                     other.tell(word)
                     time.sleep(SETTLED_S)
                     us[word] = model.step_us(shape)
