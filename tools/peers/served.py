@@ -201,6 +201,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     def watch(label: str, total: int) -> Any:
         return progress(label, total, console)
 
+    args.logs.mkdir(parents=True, exist_ok=True)
     slos: dict[int | None, dict[str, float]] = {}
     found: dict[str, dict[str, list[Figures]]] = defaultdict(lambda: defaultdict(list))
     for number in range(args.rounds):
