@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from baton.core.gateway.cache_index import CacheIndex, Group, PageId, Slot
+from baton.core.gateway.cache_index import CacheIndex, Holders, PageId, Slot
 
 WORKERS = 4
 FORK = 3  # pages that may follow a page
@@ -39,7 +39,7 @@ def longest(own: set[PageId], pages: list[PageId]) -> int:
     return depth
 
 
-def by_worker(groups: Sequence[Group]) -> dict[Slot, int]:
+def by_worker(groups: Sequence[Holders]) -> dict[Slot, int]:
     """How many pages each worker has; none may be in two groups."""
     found: dict[Slot, int] = {}
     for workers, pages in groups:

@@ -18,7 +18,7 @@ PageId = NewType("PageId", int)  # the beginning of a page's hash
 MOST_PAGES = 2_000_000  # of all workers together, at about 150 bytes
 
 
-class Group(NamedTuple):
+class Holders(NamedTuple):
     """Workers that have as many pages of a prompt."""
 
     workers: int  # a bit for each
@@ -78,28 +78,28 @@ class CacheIndex:
         self.left(slot, list(self._pages.get(slot, ())))
         self._pages.pop(slot, None)
 
-    def depths(self, chain: Sequence[PageId]) -> list[Group]:
+    def depths(self, chain: Sequence[PageId]) -> list[Holders]:
         """Return how many pages of a chain workers have, from the first one on. Each worker is in
         one group; those that have none are in no group."""
         if not chain:
             return []
-        found: list[Group] = []
+        found: list[Holders] = []
         first = self._has.get(chain[0], 0)
         last = self._has.get(chain[-1], 0) & first
         self._between(chain, 0, len(chain) - 1, first, last, found)
         if last:
-            found.append(Group(last, len(chain)))
+            found.append(Holders(last, len(chain)))
         return found
 
-    def ends(self, chain: Sequence[PageId]) -> list[Group]:
+    def ends(self, chain: Sequence[PageId]) -> list[Holders]:
         """Return the last page of a chain that workers have, counted from 1, whether they have
         those before it or not. Each worker is in one group; those that have none are in no
         group."""
-        found: list[Group] = []
+        found: list[Holders] = []
         seen = 0
         for at in range(len(chain), 0, -1):
             if has := self._has.get(chain[at - 1], 0) & ~seen:
-                found.append(Group(has, at))
+                found.append(Holders(has, at))
                 seen |= has
         return found
 
@@ -110,7 +110,7 @@ class CacheIndex:
         last: int,
         has_first: int,
         has_last: int,
-        found: list[Group],
+        found: list[Holders],
     ) -> None:
         """Find the workers that have page `first` and not page `last`. Whoever has a page has all
         before it, so no look is needed between two pages that the same workers have."""
@@ -118,7 +118,7 @@ class CacheIndex:
         if not gone:
             return
         if last == first + 1:
-            found.append(Group(gone, last))
+            found.append(Holders(gone, last))
             return
         middle = (first + last) // 2
         has_middle = self._has.get(chain[middle], 0) & has_first

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, Group, PageId, Slot, slots_of
+from baton.core.gateway.cache_index import MOST_PAGES, CacheIndex, Holders, PageId, Slot, slots_of
 from baton.core.gateway.prompt_pages import PageKind, PromptPages, page_ids
 from baton.core.ids import Boot, Key, Micros
 from baton.core.memory.chains import PagesUnderWay
@@ -149,7 +149,7 @@ class KnownCaches:
         found = [0] * count
         for kind, some in places.items():
             chain = prompt.chain(kind)
-            groups: list[Group] = []
+            groups: list[Holders] = []
             for index in (self._cached, self._coming) if coming else (self._cached,):
                 groups += index.ends(chain) if kind.ends else index.depths(chain)
             # Nearly all workers have the beginning that conversations share, and no more: what
@@ -166,11 +166,11 @@ class KnownCaches:
         return found
 
 
-def _once(groups: list[Group], workers: int) -> Iterator[Group]:
+def _once(groups: list[Holders], workers: int) -> Iterator[Holders]:
     """Yield groups in which each of these workers is once: with the most pages that it has in any
     of the given ones."""
     for group in sorted(groups, key=lambda g: g.pages, reverse=True):
         if own := group.workers & workers:
-            yield Group(own, group.pages)
+            yield Holders(own, group.pages)
             workers ^= own
-    yield Group(workers, 0)
+    yield Holders(workers, 0)
