@@ -26,6 +26,7 @@ class Heard:
         self.port, self.replay_port, self.rank = free_port(), free_port(), rank
         self.live: list[tuple[int, bytes]] = []
         self._sub, self._replay = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        self._connected = self._sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._sub.connect(f"tcp://127.0.0.1:{self.port}")
         self._sub.setsockopt_string(zmq.SUBSCRIBE, "kv@")
         self._replay.connect(f"tcp://127.0.0.1:{self.replay_port}")
@@ -44,6 +45,10 @@ class Heard:
             "--kv-events-config",
             msgspec.json.encode(config).decode(),
         )
+
+    def connects(self) -> None:
+        """Wait until it is connected: a batch that it does not hear from then on was lost."""
+        assert self._connected.poll(PATIENCE_MS), "no connection"
 
     def listen(self) -> None:
         """Take what has come."""
@@ -133,6 +138,8 @@ def published(
 ) -> Iterator[tuple[Service, Heard, Heard]]:
     prefill, decode = Heard(context, 0), Heard(context, 0)
     with split(directory, model, prefill=prefill.flags, decode=decode.flags) as service:
+        for heard in (prefill, decode):
+            heard.connects()
         yield service, prefill, decode
 
 
