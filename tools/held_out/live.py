@@ -139,9 +139,9 @@ def with_host_times(profile: MachineProfile, model: str, flags: Sequence[str]) -
         idle = _hosts_us(lambda: time.sleep(IDLE_S)) / IDLE_S
         for answer, count in ((1, 48), (48, AT_ONCE), (1, 96), (48, 2 * AT_ONCE)):
             items = [one for n in range(count) for one in _items(64, answer, f"host {answer} {n}")]
-            plan = SendSchedule((0.0,) * count, AT_ONCE)
+            schedule = SendSchedule((0.0,) * count, AT_ONCE)
             began = time.monotonic()
-            us = _hosts_us(partial(drive, target, items, plan, warm_up=(), tell=lambda _: None))
+            us = _hosts_us(partial(drive, target, items, schedule, warm_up=(), tell=lambda _: None))
             columns.append([float(count), float(count * answer)])
             spent.append(us - idle * (time.monotonic() - began))
     request, reply = not_negative(np.array(columns), np.array(spent)).tolist()

@@ -19,7 +19,7 @@ MOST_PAGES = 2_000_000  # of all workers together, at about 150 bytes
 
 
 class Holders(NamedTuple):
-    """Workers that have as many pages of a prompt."""
+    """Workers that have equally many pages of a prompt."""
 
     workers: int  # a bit for each
     pages: int
@@ -127,7 +127,7 @@ class CacheIndex:
 
 
 def slots_of(workers: int) -> Iterator[Slot]:
-    """Yield the workers of a group."""
+    """Yield the workers whose bits are set."""
     while workers:
         bit = workers & -workers
         yield Slot(bit.bit_length() - 1)

@@ -129,7 +129,7 @@ class KnownCaches:
         found: dict[PageKind, Places] = {}
         for i, boot in enumerate(boots):
             known = self._workers[boot]
-            places = found.setdefault(known.kind, Places(slots={}))
+            places = found.setdefault(known.kind, Places())
             places.slots[known.slot] = i
             places.bits |= 1 << known.slot
         return found
