@@ -213,9 +213,8 @@ def test_pages_for_which_there_is_no_place_are_counted() -> None:
 
 Prompt = tuple[str, tuple[int, ...]]  # salt, tokens
 KINDS = (
-    PageKind("m", "w", 2),
+    *(PageKind("m", "w", 2) for _ in range(4)),  # so that several have as much
     PageKind("m", "w", 3),
-    PageKind("m", "w", 2),
     PageKind("other", "w", 2),
     PageKind("m", "other", 2),
 )
