@@ -345,6 +345,16 @@ def test_what_is_coming_counts_only_where_it_is_asked_for_and_longer_of_both_cou
     assert positions(known, [W], longer, coming=True) == [16]
 
 
+def test_of_pages_with_one_missing_in_between_the_last_counts() -> None:
+    """The index may be out of date."""
+    known, prompt = caches(), ("", tuple(range(13)))
+    known.joins(V, KIND, caches=True)
+    said = hashes(KIND, prompt)
+    known.changed(W, CacheChanged(W, 1, said[:8], b""), T0)
+    known.changed(V, CacheChanged(V, 1, said[:8] + said[16:], b""), T0)
+    assert positions(known, [W, V], prompt, coming=False) == [4, 12]
+
+
 def test_the_end_of_a_request_that_a_worker_was_not_given_changes_nothing() -> None:
     known = caches()
     known.gives(W, key(1), pages(LONG))

@@ -79,8 +79,9 @@ class CacheIndex:
         self._pages.pop(slot, None)
 
     def depths(self, chain: Sequence[PageId]) -> list[Holders]:
-        """Return how many pages of a chain workers have, from the first one on. Each worker is in
-        one group; those that have none are in no group."""
+        """Return how many pages of a chain workers have, from the first one on. Those that have
+        none are in no group. A worker that lacks pages in between, because the index is out of
+        date, may be in several: the one with the most pages counts."""
         if not chain:
             return []
         found: list[Holders] = []
