@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import zmq
 from tests.e2e.service import Service, free_port, split, wait_for
+from zmq.utils.monitor import parse_monitor_message
 
 PAGE = 16
 END = b"\xff" * 8
 PATIENCE_MS = 10_000
+THERE, GONE = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 
 
 class Heard:
@@ -26,7 +28,7 @@ class Heard:
         self.port, self.replay_port, self.rank = free_port(), free_port(), rank
         self.live: list[tuple[int, bytes]] = []
         self._sub, self._replay = context.socket(zmq.SUB), context.socket(zmq.DEALER)
-        self._connected = self._sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor, self._connected = self._sub.get_monitor_socket(THERE | GONE), False
         self._sub.connect(f"tcp://127.0.0.1:{self.port}")
         self._sub.setsockopt_string(zmq.SUBSCRIBE, "kv@")
         self._replay.connect(f"tcp://127.0.0.1:{self.replay_port}")
@@ -47,8 +49,21 @@ class Heard:
         )
 
     def connects(self) -> None:
-        """Wait until it is connected: a batch that it does not hear from then on was lost."""
-        assert self._connected.poll(PATIENCE_MS), "no connection"
+        """Wait until it is connected: a batch that it does not hear from then on was lost.
+
+        A service that starts binds its ports once before the worker does, to see that they are free,
+        and a subscriber that waits may connect to that. libzmq then subscribes again at the worker,
+        but only when the socket is used next.
+        """
+
+        def connected() -> bool:
+            while self._monitor.poll(0):
+                event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+                self._connected = event == THERE
+            self.listen()
+            return self._connected
+
+        wait_for(connected, seconds=10, why="connected to the worker")
 
     def listen(self) -> None:
         """Take what has come."""
