@@ -13,6 +13,7 @@ from tools.held_out.loads import (
     planned_verdict,
     verdict_of,
 )
+from tools.held_out.recording import Recording
 
 from baton.dev.bench.client import RequestOutcome
 from baton.dev.bench.workload import TraceRow
@@ -45,7 +46,13 @@ def slower(served, factor):
 def runs(plans, factors):
     return {
         name: [
-            LiveRun(served=slower(plans[name].served, f), late_ms=0.0, seconds=10.0, cores={})
+            LiveRun(
+                served=slower(plans[name].served, f),
+                late_ms=0.0,
+                seconds=10.0,
+                cores={},
+                pace={"one": f, "other": f + 0.2},
+            )
             for f in factors
         ]
         for name in LAYOUTS
@@ -93,6 +100,8 @@ def test_a_slower_service_shows_as_a_ratio_below_one_and_rounds_as_their_spread(
     text = report.table(found)
     assert "| mixed |" in text
     assert "between the rounds 11 %" in text
+    assert "one 2.00 (1.90 to 2.10), other 2.20 (2.10 to 2.30)" in text
+    assert found["pace"] == pytest.approx({"median": 2.1, "p10": 1.9, "p90": 2.3})
 
 
 def test_one_round_has_no_spread(load):
@@ -116,6 +125,19 @@ def test_an_outcome_has_the_times_of_its_tokens():
     assert not is_met(refused, {"ttft": 1e9})
 
 
+def test_the_pace_is_that_of_all_steps_since_then(tmp_path):
+    recording = Recording(profile=tmp_path / "p.json", directory=tmp_path)
+    assert recording.pace("prefill-0", 0.0) is None
+    (tmp_path / "prefill-0.jsonl").write_text(
+        "\n".join(
+            f'{{"began": {began}, "took": {took}, "planned": {planned}}}'
+            for began, took, planned in [(1.0, 9.0, 1.0), (5.0, 0.3, 0.1), (6.0, 0.9, 0.5)]
+        )
+    )
+    assert recording.pace("prefill-0", 5.0) == pytest.approx(1.2 / 0.6)
+    assert recording.pace("prefill-0", 7.0) is None
+
+
 def round_of(met):
     """A round in which so many of ten requests meet an SLO of 100 ms to the first token."""
     each = [50_000] * met + [500_000] * (10 - met)
@@ -123,7 +145,7 @@ def round_of(met):
         ServedRequest(at=0, prompt_tokens=9, asked=2, first=us, last=us + 1, tokens=2, failure="")
         for us in each
     )
-    return LiveRun(served=served, late_ms=0.0, seconds=1.0, cores={})
+    return LiveRun(served=served, late_ms=0.0, seconds=1.0, cores={}, pace={})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ and to 2 unified ones, each of one thread on a core of its own. Gateway and clie
 their own. Each load is served in several rounds, in the order split, unified, unified, split, and
 so on; the plan is asked for the very same requests, and its verdict for many draws of the load.
 
-With --paced the steps take the profile's times and compute nothing: a machine whose speed changes
-has no part in the comparison then.
+Workers write down their steps, so that the report says how long these took beside the profile's. With
+--paced they take the profile's times and compute nothing: a machine whose speed changes has no part
+in the comparison then.
 """
 
 import argparse
@@ -28,10 +29,11 @@ from rich.progress import Progress, TimeElapsedColumn
 from tools.held_out import report
 from tools.held_out.live import LiveRun, measured, running, with_host_times
 from tools.held_out.loads import LAYOUTS, MIXES, HeldOutLoad, held_out, planned, planned_verdict
+from tools.held_out.recording import Recording
 from tools.peers.__main__ import processor
 
 from baton.dev.bench.service import BATON
-from baton.dev.fleet.profile import MachineProfile, read_profile
+from baton.dev.fleet.profile import MachineProfile, read_profile, write_profile
 from baton.shell.threads import available_cores
 
 ENGINE = ("--dtype", "bfloat16", "--max-num-batched-tokens", "512", "--max-num-seqs", "128")
@@ -69,20 +71,27 @@ def bar(loads: Sequence[HeldOutLoad], rounds: int) -> Iterator[Progress]:
 
 
 def serve_all(
-    loads: Sequence[HeldOutLoad], model: str, order: Sequence[str], *, paced: Path | None
+    loads: Sequence[HeldOutLoad],
+    model: str,
+    order: Sequence[str],
+    profile: MachineProfile,
+    *,
+    paced: bool,
 ) -> dict[str, dict[str, list[LiveRun]]]:
-    """Serve all loads in rounds. Returns the runs by load and layout.
-
-    paced: a profile whose times the workers' steps take
-    """
+    """Serve all loads in rounds. Returns the runs by load and layout."""
     found: dict[str, dict[str, list[LiveRun]]] = {str(load): defaultdict(list) for load in loads}
-    with bar(loads, len(order)) as progress:
+    with bar(loads, len(order)) as progress, tempfile.TemporaryDirectory() as directory:
+        recording = Recording(
+            profile=Path(directory) / "profile.json", directory=Path(directory), paced=paced
+        )
+        write_profile(profile, recording.profile)
         for number, layout in enumerate(order):
-            with running(layout, model, ENGINE, paced=paced) as target:
+            with running(layout, model, ENGINE, recording=recording) as target:
                 for load in loads:
                     run = measured(
                         target,
                         load,
+                        recording,
                         purpose=f"round {number}",
                         tell=lambda _: progress.advance(progress.task_ids[0]),
                     )
@@ -94,10 +103,11 @@ def serve_all(
 def _line(number: int, rounds: int, layout: str, load: HeldOutLoad, run: LiveRun) -> str:
     one = report.figures(run.served, load.slos)
     cores = ", ".join(f"{name} {share:.2f}" for name, share in run.cores.items() if share > 0.005)
+    pace = ", ".join(f"{name} {ratio:.2f}" for name, ratio in run.pace.items())
     return (
         f"{number + 1}/{rounds} {layout:8} {load!s:30} {len(load.rows):4} requests in "
         f"{run.seconds:5.1f} s: within SLOs {one.attained:6.1%}, TTFT {one.ttft:6.0f} ms, TPOT "
-        f"{one.tpot:6.1f} ms, late {run.late_ms:.0f} ms; cores: {cores}"
+        f"{one.tpot:6.1f} ms, late {run.late_ms:.0f} ms; cores: {cores}; pace: {pace}"
     )
 
 
@@ -144,9 +154,7 @@ def main() -> None:
     )
     for load in loads:
         print(f"{load}: {len(load.rows)} requests, SLOs {load.slos}", file=sys.stderr, flush=True)
-    rounds = serve_all(
-        loads, args.model, layouts_of(args.rounds), paced=args.profile if args.paced else None
-    )
+    rounds = serve_all(loads, args.model, layouts_of(args.rounds), profile, paced=args.paced)
     machine = {
         "processor": processor(),
         "cores": len(available_cores()),

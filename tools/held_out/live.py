@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 from tools.gateway_rate import free_port
 from tools.held_out.loads import HeldOutLoad
+from tools.held_out.recording import Recording
 
 from baton.core.errors import BatonError
 from baton.dev.bench.client import RequestOutcome, Target
@@ -31,6 +32,9 @@ WARM_UPS = 3  # requests of each load's mix that are not counted
 AT_ONCE = 16
 IDLE_S = 5.0
 CLIENT, GATEWAY = "client", "gateway"
+WORKERS = MappingProxyType(
+    {"split": ("prefill-0", "decode-0"), "unified": ("unified-0", "unified-1")}
+)
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,42 +43,43 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         late_ms: how late the client was, at p99
         cores: by process, the processor time that it took as a share of the time that passed
+        pace: by worker, the time that its steps took, divided by what they take by the profile
     """
 
     served: tuple[ServedRequest, ...]
     late_ms: float
     seconds: float
     cores: dict[str, float]
+    pace: dict[str, float]
 
 
 @contextmanager
 def running(
-    layout: str, model: str, flags: Sequence[str], *, paced: Path | None = None
+    layout: str, model: str, flags: Sequence[str], *, recording: Recording | None = None
 ) -> Iterator[Target]:
-    """Run a service of two workers of one thread, each pinned to a core.
-
-    paced: a profile whose times their steps take, instead of computing
-    """
+    """Run a service of two workers of one thread, each pinned to a core."""
     own = ("--threads", "1", "--no-enable-prefix-caching", *flags)
     control, port = f"tcp://127.0.0.1:{free_port()}", free_port()
-    names = ("prefill-0", "decode-0") if layout == "split" else ("unified-0", "unified-1")
-    worker = (
-        [*BATON, "worker"]
-        if paced is None
-        else [sys.executable, "-m", "tools.held_out.paced", str(paced)]
-    )
+    names = WORKERS[layout]
     gateway = [*BATON, "gateway", model, "--port", str(port), "--control", control]
     gateway += ["--served-model-name", "bench", "--generation-config", "vllm"]
     commands = [gateway]
     for core, name in enumerate(names):
         role = name.partition("-")[0]
         pinned = ["--role", role, "--name", name, "--cores", str(core)]
+        worker = _worker(name, recording)
         commands.append([*worker, model, "--gateway", control, *pinned, *own])
     with ExitStack() as started:
         processes = [started.enter_context(_process(command)) for command in commands]
         url = f"http://127.0.0.1:{port}"
         _wait(url, [name.partition("-")[0] for name in names], processes)
         yield Target(base_url=url, endpoint="/v1/completions", model="bench")
+
+
+def _worker(name: str, recording: Recording | None) -> list[str]:
+    if recording is None:
+        return [*BATON, "worker"]
+    return [sys.executable, "-m", "tools.held_out.worker", *recording.arguments(name)]
 
 
 @contextmanager
@@ -105,7 +110,9 @@ def _wait(url: str, roles: Sequence[str], processes: Sequence["subprocess.Popen[
     raise BatonError(f"the service did not start: {' '.join(processes[0].args)}")
 
 
-def measured(target: Target, load: HeldOutLoad, *, purpose: str, tell: Tell) -> LiveRun:
+def measured(
+    target: Target, load: HeldOutLoad, recording: Recording, *, purpose: str, tell: Tell
+) -> LiveRun:
     """Send a load at its times, with prompts that no other run has."""
     items = [
         item
@@ -128,7 +135,15 @@ def measured(target: Target, load: HeldOutLoad, *, purpose: str, tell: Tell) -> 
         late_ms=late[int(0.99 * (len(late) - 1))],
         seconds=seconds,
         cores={name: (s - before.get(name, 0.0)) / seconds for name, s in after.items()},
+        pace=_pace(recording, began),
     )
+
+
+def _pace(recording: Recording, since: float) -> dict[str, float]:
+    """Return how long each worker's steps took since then, as a ratio to the profile's."""
+    workers = (name for names in WORKERS.values() for name in names)
+    found = {worker: recording.pace(worker, since) for worker in workers}
+    return {worker: pace for worker, pace in found.items() if pace is not None}
 
 
 def with_host_times(profile: MachineProfile, model: str, flags: Sequence[str]) -> MachineProfile:

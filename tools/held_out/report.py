@@ -76,6 +76,7 @@ def compared(
                 / len(rounds[name])
                 for process in rounds[name][0].cores
             },
+            "pace": [dict(run.pace) for run in rounds[name]],
             "late_p99_ms": max(run.late_ms for run in rounds[name]),
         }
     return {
@@ -108,9 +109,18 @@ def document(
             **errors_of(cells, "planned_apart"),
             "verdicts": verdicts(rows, "planned_apart"),
         },
+        "pace": pace_of(cells),
         "loads": list(rows),
         "profile": msgspec.to_builtins(profile),
     }
+
+
+def pace_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how long steps took beside the profile's: one ratio for each worker, load and
+    round."""
+    found = sorted(ratio for cell in cells for run in cell["pace"] for ratio in run.values())
+    tenth = (len(found) - 1) // 10
+    return {"median": median(found), "p10": found[tenth], "p90": found[len(found) - 1 - tenth]}
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]], plan: str) -> dict[str, int]:
@@ -157,17 +167,23 @@ def table(found: Mapping[str, Any]) -> str:
     head = ["load", "a second", "layout"]
     head += ["within SLOs, planned", "measured", "difference"]
     head += ["TTFT p50, planned", "measured", "ratio", "TPOT p50, planned", "measured", "ratio"]
-    head += ["verdict, planned", "planned apart", "measured"]
+    head += ["steps took, of the profile", "verdict, planned", "planned apart", "measured"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in found["loads"]:
         for number, (name, cell) in enumerate(row["layouts"].items()):
             first = number == 0
             cells = [row["mix"], f"{row['rate']:.2f}"] if first else ["", ""]
             cells += [name, *_shares(cell), *_times(cell, "ttft", 0), *_times(cell, "tpot", 1)]
+            cells.append(_pace(cell))
             told = [row["verdict"][one] for one in ("planned", "planned_apart", "measured")]
             cells += told if first else [""] * len(told)
             lines.append(f"| {' | '.join(cells)} |")
-    said = f"Median differences: {sentence(found['errors'])}."
+    pace = found["pace"]
+    said = (
+        f"Steps took {pace['median']:.2f} times as long as by the profile (median of workers, loads and "
+        f"rounds; {pace['p10']:.2f} to {pace['p90']:.2f} are 10th and 90th percentile).\n\n"
+        f"Median differences: {sentence(found['errors'])}."
+    )
     if found["errors_apart"] == found["errors"]:
         return "\n".join([*lines, "", said])
     apart = f"As if each process had its own cores: {sentence(found['errors_apart'])}."
@@ -217,6 +233,15 @@ def _times(cell: Mapping[str, Any], name: str, digits: int) -> list[str]:
         f"{cell['measured'][name]:.{digits}f} ({', '.join(rounds)})",
         f"{cell['planned'][name] / real:.2f}" if real else "",
     ]
+
+
+def _pace(cell: Mapping[str, Any]) -> str:
+    workers = dict.fromkeys(name for run in cell["pace"] for name in run)
+    found = {name: [run[name] for run in cell["pace"] if name in run] for name in workers}
+    return ", ".join(
+        f"{name} {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        for name, ratios in found.items()
+    )
 
 
 def plot(found: Mapping[str, Any], target: Path) -> None:
