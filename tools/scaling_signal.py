@@ -25,7 +25,14 @@ from rich.table import Table
 from baton.core.gateway.request import DECODE, PREFILL
 from baton.core.ids import Boot, Micros
 from baton.dev.fleet.fleet import Fleet, FleetSettings
-from baton.dev.fleet.profile import MachineProfile, StepLimits, StepTimes, WireTimes, WorkerMemory
+from baton.dev.fleet.profile import (
+    MachineProfile,
+    StepLimits,
+    StepTimes,
+    WireTimes,
+    WorkerMemory,
+    in_proportion,
+)
 from baton.dev.planning.judging import is_met
 from baton.dev.planning.traffic import MixPart, PoissonMix, requests
 from baton.gateway.scaling import ScalingSignal, loads_of
@@ -33,7 +40,9 @@ from baton.gateway.scaling import ScalingSignal, loads_of
 # one core of an AMD EPYC with SmolLM2-135M in bfloat16 (docs/planning.md)
 PROFILE = MachineProfile(
     name="SmolLM2-135M on one core",
-    steps=StepTimes(step_us=12_500.0, token_us=540.0, pair_us=0.05, row_us=760.0, context_us=0.5),
+    steps=StepTimes(
+        tokens_us=in_proportion(12_500.0, 540.0), pair_us=0.05, row_us=220.0, context_us=0.5
+    ),
     wire=WireTimes(bytes_per_s=2e9, read_us=500.0, message_us=200),
     memory=WorkerMemory(page_tokens=16, pages=4_000, token_bytes=23_040),
     limits=StepLimits(step_tokens=512, max_rooms=16),

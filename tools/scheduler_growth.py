@@ -45,7 +45,7 @@ def profile(running: int) -> MachineProfile:
     """An engine whose steps take a millisecond of virtual time."""
     return MachineProfile(
         name="engine that takes a millisecond of no real time",
-        steps=StepTimes(step_us=1_000.0, token_us=0.0, pair_us=0.0, row_us=0.0, context_us=0.0),
+        steps=StepTimes(tokens_us=((1, 1_000.0),), pair_us=0.0, row_us=0.0, context_us=0.0),
         wire=WireTimes(bytes_per_s=1e12, read_us=0.0, message_us=0.0),
         memory=WorkerMemory(page_tokens=16, pages=running * 200, token_bytes=16),
         limits=StepLimits(step_tokens=4_096, max_rooms=running),

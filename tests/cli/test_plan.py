@@ -141,7 +141,8 @@ def test_this_machine_is_measured_and_planned_with(family, others, tmp_path, cap
     assert run([*measured, *flags]) == 0
     assert "median error" in capsys.readouterr().out
     profile = read_profile(file)
-    assert profile.steps.step_us > 0
+    assert [n for n, _ in profile.steps.tokens_us] == [1, 2, 4, 16, 64, 128]
+    assert min(us for _, us in profile.steps.tokens_us) > 0
     assert profile.wire.bytes_per_s > 1e6
     assert 1 < profile.host.turn_us + profile.host.row_us < 100_000
     assert set(profile.fit) == {

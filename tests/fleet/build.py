@@ -12,19 +12,20 @@ from baton.dev.fleet.profile import (
     StepTimes,
     WireTimes,
     WorkerMemory,
+    in_proportion,
 )
 from baton.dev.fleet.served_request import ServedRequest
 
 MESSAGE_US = 200
+STEP_US, TOKEN_US = 8_000.0, 100.0
 
 
-def profile(*, pages: int = 4000, step_tokens: int = 2048, **times: float) -> MachineProfile:
+def profile(*, pages: int = 4000, step_tokens: int = 2048, **times: Any) -> MachineProfile:
     """A worker that computes 10,000 tokens/s; `times` override single ones."""
     steps: dict[str, Any] = {
-        "step_us": 8_000.0,
-        "token_us": 100.0,
+        "tokens_us": in_proportion(STEP_US, TOKEN_US),
         "pair_us": 0.01,
-        "row_us": 150.0,
+        "row_us": 50.0,
         "context_us": 0.5,
     }
     return MachineProfile(

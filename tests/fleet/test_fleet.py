@@ -5,11 +5,22 @@ import random
 
 import msgspec
 import pytest
-from tests.fleet.build import MESSAGE_US, mix, one, profile, rest, serve, split, times
+from tests.fleet.build import (
+    MESSAGE_US,
+    STEP_US,
+    TOKEN_US,
+    mix,
+    one,
+    profile,
+    rest,
+    serve,
+    split,
+    times,
+)
 
 from baton.core.ids import TokenId
 from baton.dev.fleet.fleet import Fleet, FleetRequest, FleetSettings
-from baton.dev.fleet.profile import DraftGain, MachineProfile
+from baton.dev.fleet.profile import DraftGain, MachineProfile, in_proportion
 
 UNIFIED = ("unified", "unified")
 ROLES = [UNIFIED, split(1, 1), split(1, 2), split(2, 1)]
@@ -48,13 +59,12 @@ def generating_us(machine: MachineProfile, prompt: int, answer: int) -> float:
     """Of all tokens after the first, one step each."""
     t = machine.steps
     contexts = [prompt + n for n in range(1, answer)]
-    return sum(t.step_us + t.row_us + t.context_us * context for context in contexts)
+    return sum(STEP_US + TOKEN_US + t.row_us + t.context_us * context for context in contexts)
 
 
 def prompt_us(machine: MachineProfile, start: int, end: int) -> float:
     """Of one chunk of a prompt."""
-    t = machine.steps
-    return t.step_us + (end - start) * (t.token_us + t.pair_us * (start + end) / 2)
+    return STEP_US + (end - start) * (TOKEN_US + machine.steps.pair_us * (start + end) / 2)
 
 
 def test_one_unified_request_takes_the_sum_of_its_parts():
@@ -92,7 +102,7 @@ def test_what_decode_has_cached_is_not_read_again():
 
 
 def test_reads_of_one_worker_share_its_wire():
-    machine = profile(step_us=10.0, token_us=0.01, pair_us=0.0)
+    machine = profile(tokens_us=in_proportion(10.0, 0.01), pair_us=0.0)
     prompts = [type(r)(0, (n + 1,) * 1600, 2) for n, r in enumerate(one(1600, 2) * 4)]
     fleet, served = serve(split(1, 4), prompts, machine)
     once = 1e6 * fleet.network.nbytes / machine.wire.bytes_per_s

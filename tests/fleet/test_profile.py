@@ -1,7 +1,12 @@
 """Profiles: their times, and their files."""
 
+import math
+
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.fleet.build import profile
 
 from baton.cli import compose_worker
@@ -30,6 +35,35 @@ def test_steps_in_succession_take_the_sum_of_single_ones():
     assert steps.generating(rows, 9) == pytest.approx(sum(each))
 
 
+def prompt(start: int, tokens: int) -> Row:
+    """A chunk of a prompt."""
+    key = Key(Room("1" * 32), Epoch(1))
+    return Row(key, start, (TokenId(1),) * tokens, {}, {}, start + tokens, None, said=0)
+
+
+POINTS = ((1, 900.0), (4, 800.0), (16, 1_600.0), (64, 4_000.0))
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 32]), st.integers(1, 4))
+def test_tokens_take_what_lies_between_the_points(tokens, padded_to, points):
+    """Beyond the last point the line goes on; from 32 tokens on, multiples of 32 are computed."""
+    steps = profile(tokens_us=POINTS[:points], padded_to=padded_to).steps
+    computed = tokens if tokens < padded_to else math.ceil(tokens / padded_to) * padded_to
+    known = [(n, us) for n, us in POINTS[:points]]
+    if points > 1:
+        slope = (known[-1][1] - known[-2][1]) / (known[-1][0] - known[-2][0])
+        known.append((1_000, known[-1][1] + slope * (1_000 - known[-1][0])))
+    assert steps.of_tokens(tokens) == pytest.approx(np.interp(computed, *zip(*known, strict=True)))
+
+
+def test_a_step_is_the_sum_of_its_tokens_pairs_answers_and_contexts():
+    steps = profile(tokens_us=POINTS, pair_us=2.0, row_us=30.0, context_us=0.5, padded_to=32).steps
+    rows = [prompt(100, 63), answer(10), answer(700)]  # 65 tokens, computed as 96
+    pairs = sum(range(100, 163)) + 63 / 2
+    us = 5_600 + 2.0 * pairs + 2 * 30 + 0.5 * (11 + 701)
+    assert steps.of(rows) == pytest.approx(us)
+
+
 def test_a_profile_is_read_as_it_was_written(tmp_path):
     write_profile(profile(), tmp_path / "p.json")
     assert read_profile(tmp_path / "p.json") == profile()
@@ -56,7 +90,9 @@ def test_a_file_that_is_no_profile_is_refused(text, words, tmp_path):
     ("old", "new", "words"),
     [
         ('"pages": 4000', '"pages": 0', ["pages 0", "at least 1"]),
-        ('"step_us": 8000.0', '"step_us": -1', ["step_us", ">= 0"]),
+        ('"padded_to": 1', '"padded_to": 0', ["padded_to", ">= 1"]),
+        ("8100.0", "-8100.0", ["tokens_us", ">= 0"]),
+        ("8100.0", "8100.0], [1, 8100.0", ["tokens_us", "[1, 1, 2]", "rise"]),
         ('"bytes_per_s": 1000000000.0', '"bytes_per_s": 0', ["bytes_per_s", "> 0"]),
         ('"max_rooms": 64', '"max_rooms": 0', ["max_rooms", ">= 1"]),
         ('"max_rooms": 64', '"rooms": 64', ["rooms"]),

@@ -1,7 +1,10 @@
 """What a worker's machine can do, as figures that a simulation runs on: how long steps, reads and
 messages take, and what fits in memory."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -22,33 +25,63 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How long a step takes: the sum of these, in microseconds.
 
     Attributes:
-        step_us: for a step, whatever is in it
-        token_us: for each token of a prompt
-        pair_us: for each pair of such a token and a position up to it (attention)
-        row_us: for each answer of which the step generates a token
+        tokens_us: what a step with so many tokens takes, of prompts and answers alike (matrix
+            products), as points: counts that rise, and microseconds. Between two points, and beyond
+            the last, it is a straight line. A few tokens often take as long as one, as the weights
+            are read once for all of them.
+        padded_to: a step with at least so many tokens computes a multiple of that many
+        pair_us: for each pair of a prompt's token and a position up to it (attention)
+        row_us: besides, for each answer of which the step generates a token (logits, sampling)
         context_us: for each position of that answer's context
     """
 
-    step_us: Time
-    token_us: Time
+    tokens_us: tuple[tuple[Count, Time], ...]
+    padded_to: Count = 1
     pair_us: Time
     row_us: Time
     context_us: Time
 
+    def __post_init__(self) -> None:
+        counts = [count for count, _ in self.tokens_us]
+        if not counts or any(a >= b for a, b in pairwise(counts)):
+            raise ValueError(f"tokens_us for {counts} tokens: state at least one count; they rise")
+
     def of(self, rows: Sequence[Row]) -> float:
         """Return the microseconds of a step with these rows."""
-        us = self.step_us
+        us, tokens = 0.0, 0
         for row in rows:
             count, past = len(row.tokens), row.start + len(row.tokens)
             asked = count - row.said
-            us += asked * (self.token_us + self.pair_us * (row.start + row.start + asked) / 2)
+            tokens += count
+            us += asked * self.pair_us * (row.start + row.start + asked) / 2
             us += row.said * (self.row_us + self.context_us * (past + past - row.said + 1) / 2)
-        return us
+        return us + self.of_tokens(tokens)
+
+    def of_tokens(self, tokens: int) -> float:
+        """Return the microseconds of so many tokens without what their attention and the answers
+        take besides."""
+        points, count = self.tokens_us, padded(tokens, self.padded_to)
+        after = min(max(bisect_right(points, count, key=itemgetter(0)), 1), len(points) - 1)
+        (low, us), (high, more) = points[max(0, after - 1)], points[after]
+        if count <= low or low == high:
+            return us
+        return us + (more - us) * (count - low) / (high - low)
 
     def generating(self, rows: Sequence[Row], steps: int) -> float:
         """Return the microseconds of so many steps in succession, each of which generates a token
         of every row's answer."""
         return steps * self.of(rows) + self.context_us * len(rows) * steps * (steps - 1) / 2
+
+
+def padded(tokens: int, step: int) -> int:
+    """Return how many tokens a step computes that has so many: a multiple of `step`, unless it has
+    fewer than that."""
+    return tokens if tokens < step else -(-tokens // step) * step
+
+
+def in_proportion(step_us: float, token_us: float) -> tuple[tuple[int, float], ...]:
+    """Return the points of steps that take so long, and so long for each token."""
+    return ((1, step_us + token_us), (2, step_us + 2 * token_us))
 
 
 class HostTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,7 +245,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         between the two."""
         return msgspec.structs.replace(
             self.steps,
-            step_us=self.steps.step_us + self.host.turn_us,
+            tokens_us=tuple((n, us + self.host.turn_us) for n, us in self.steps.tokens_us),
             row_us=self.steps.row_us + self.host.row_us,
         )
 

@@ -92,8 +92,11 @@ def legend(plan: PlannedLoad) -> str:
 def fit_table(profile: MachineProfile) -> RenderableType:
     """Return the times of a profile, and how well they describe what was measured."""
     times = Table("time of", "figure")
-    for name, us in msgspec.structs.asdict(profile.steps).items():
-        times.add_row(name, f"{us:.4g}")
+    steps = profile.steps
+    for count, us in steps.tokens_us:
+        times.add_row(f"a step of {count} token{'s' if count > 1 else ''}, us", f"{us:.4g}")
+    for name in ("pair_us", "row_us", "context_us"):
+        times.add_row(name, f"{getattr(steps, name):.4g}")
     for name, figure in msgspec.structs.asdict(profile.host).items():
         if figure:  # what gateway and client take is not measured
             times.add_row(f"{name} of the host", f"{figure:.4g}")

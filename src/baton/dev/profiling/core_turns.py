@@ -24,7 +24,7 @@ PROMPT, ANSWER = 32, 100  # tokens
 ROUNDS = 3
 BLANK = MachineProfile(
     name="engine that takes a millisecond of no real time",
-    steps=StepTimes(step_us=1_000.0, token_us=0.0, pair_us=0.0, row_us=0.0, context_us=0.0),
+    steps=StepTimes(tokens_us=((1, 1_000.0),), pair_us=0.0, row_us=0.0, context_us=0.0),
     wire=WireTimes(bytes_per_s=1e12, read_us=0.0, message_us=0.0),
     memory=WorkerMemory(page_tokens=16, pages=4_096, token_bytes=16),
     limits=StepLimits(step_tokens=4_096, max_rooms=64),

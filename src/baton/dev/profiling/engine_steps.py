@@ -29,11 +29,16 @@ from baton.engine.engine import TorchEngine
 from baton.engine.kernels.team import Team
 from baton.engine.models import FAMILIES
 from baton.engine.models.base import family_of
+from baton.engine.ops import CHUNK_STEP
 
 B = 16  # tokens of a block
 LEAST_ROUNDS, MOST_ROUNDS = 2, 9
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, logprobs=None)
 FED = TokenId(5)
+# tokens of a step for which a profile has points, besides the most of a step
+COUNTS = (1, 2, 4, 16, 64, 256)
+LONG_FOR = 16  # contexts of more answers are not the longest: they would take much memory
+PADDED_TO = CHUNK_STEP
 
 
 class StepShape(msgspec.Struct, frozen=True):
@@ -48,19 +53,35 @@ class StepShape(msgspec.Struct, frozen=True):
     context: int = 0
     held_back: bool = False
 
+    @property
+    def pages(self) -> int:
+        """Pages of B positions that its sequences have."""
+        return self.rows * pages_of(self.context) + pages_of(self.start + self.tokens)
+
+
+def pages_of(positions: int) -> int:
+    """Return how many pages so many positions take."""
+    return -(-positions // B)
+
+
+def counts(step_tokens: int) -> list[int]:
+    """Return the numbers of tokens for which a profile has points."""
+    return [*(n for n in COUNTS if n < step_tokens), step_tokens]
+
 
 def shapes(step_tokens: int, positions: int) -> list[StepShape]:
     """Return the steps to time.
 
     step_tokens: most tokens of a step; positions: of the longest sequence
     """
-    chunks = [n for n in (B, 64, 192, step_tokens) if n <= step_tokens]
+    chunks = [n for n in counts(step_tokens) if n >= min(B, step_tokens)]
     starts = [0, positions // 4, positions // 2]
     prompts = [StepShape(n, s) for n in chunks for s in starts if n + s <= positions]
     answers = [
         StepShape(rows=rows, context=context)
-        for rows in (1, 4, 16)
+        for rows in (1, 2, 4, LONG_FOR, 64)
         for context in (32, positions // 4, positions // 2)
+        if rows <= LONG_FOR or context <= positions // 4
     ]
     known = [
         StepShape(chunks[-1] // 2, 0, 4, positions // 4),
@@ -79,21 +100,25 @@ class TimedModel:
     """A model on this machine's engine, with pools of its own."""
 
     def __init__(
-        self, path: Path, dtype: DType, *, threads: int, step_tokens: int, positions: int, rows: int
+        self,
+        path: Path,
+        dtype: DType,
+        *,
+        threads: int,
+        step_tokens: int,
+        wanted: Sequence[StepShape],
     ) -> None:
-        """positions: of each of so many sequences; step_tokens: of one step at most"""
+        """wanted: the steps that its memory is enough for; step_tokens: of one step at most"""
         checkpoint = Checkpoint.open(path)
         family = family_of(checkpoint.config, FAMILIES)
         table = family.table(checkpoint.config, block_tokens=B, dtype=dtype)
         self.placement = Placement(table, 1, 1, 0, 0, 1)
-        self._pages = -(-positions // B)
+        most = {
+            Unit.PAGE: max(shape.pages for shape in wanted),
+            Unit.SLOT: max(shape.rows for shape in wanted) + 1,
+        }
         self._pools = {
-            g.name: HostPool(
-                rows
-                * (self._pages if g.unit is Unit.PAGE else 1)
-                * self.placement.page_bytes(g.name)
-            )
-            for g in table.groups
+            g.name: HostPool(most[g.unit] * self.placement.page_bytes(g.name)) for g in table.groups
         }
         self._full = [g.name for g in table.groups if isinstance(g.extent, Full)]
         self._ended, self._seq = threading.Event(), 0
@@ -124,9 +149,10 @@ class TimedModel:
 
     def step_us(self, shape: StepShape) -> float:
         """Return the microseconds of one step."""
-        rows = [self._answer(n, shape.context) for n in range(shape.rows)]
+        each = pages_of(shape.context)
+        rows = [self._row(n, n * each, shape.context - 1, 1, said=1) for n in range(shape.rows)]
         if shape.tokens:
-            rows.append(self._prompt(shape.rows, shape.start, shape.tokens))
+            rows.append(self._row(shape.rows, shape.rows * each, shape.start, shape.tokens, said=0))
         self._seq += 1
         batch, began = Batch(Seq(self._seq), tuple(rows)), time.perf_counter()
         self._engine.submit(batch)
@@ -151,15 +177,10 @@ class TimedModel:
             self._ended.clear()
         return found[0]
 
-    def _answer(self, n: int, context: int) -> Row:
-        return self._row(n, context - 1, 1, said=1)
-
-    def _prompt(self, n: int, start: int, tokens: int) -> Row:
-        return self._row(n, start, tokens, said=0)
-
-    def _row(self, n: int, start: int, tokens: int, *, said: int) -> Row:
+    def _row(self, n: int, first: int, start: int, tokens: int, *, said: int) -> Row:
+        """Return the n-th row, whose pages begin with `first`."""
         pages, begins = dict[GroupName, NDArray[np.int32]](), dict[GroupName, BlockIndex]()
-        own = np.arange(n * self._pages, (n + 1) * self._pages, dtype=np.int32)
+        own = np.arange(first, first + pages_of(start + tokens), dtype=np.int32)
         for group in self.placement.table.groups:
             pages[group.name] = own if group.unit is Unit.PAGE else np.array([n], dtype=np.int32)
             if isinstance(group.extent, Window):

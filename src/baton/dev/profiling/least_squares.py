@@ -1,12 +1,13 @@
 """Fits times to what they depend on, and says how well: pure functions."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.dev.fleet.profile import FitQuality, StepTimes, WireTimes
+from baton.dev.fleet.profile import FitQuality, StepTimes, WireTimes, padded
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,20 +63,44 @@ def not_negative(columns: NDArray[np.float64], times: NDArray[np.float64]) -> ND
     return found
 
 
-def fit_steps(steps: Sequence[MeasuredStep]) -> StepTimes:
-    """Return the times that describe steps best."""
-    columns = [[1.0, s.tokens, s.pairs, s.rows, s.context] for s in steps]
-    step, token, pair, row, context = not_negative(
+def fit_steps(
+    steps: Sequence[MeasuredStep], counts: Sequence[int], *, padded_to: int = 1
+) -> StepTimes:
+    """Return the times that describe steps best.
+
+    counts: of tokens, rising, for which there are points; steps have about as many
+    """
+    columns = [
+        [*_weights(counts, padded(s.tokens + s.rows, padded_to)), s.pairs, s.rows, s.context]
+        for s in steps
+    ]
+    *points, pair, row, context = not_negative(
         np.array(columns, dtype=np.float64), np.array([s.us for s in steps])
     ).tolist()
-    return StepTimes(step_us=step, token_us=token, pair_us=pair, row_us=row, context_us=context)
+    return StepTimes(
+        tokens_us=tuple(zip(counts, points, strict=True)),
+        padded_to=padded_to,
+        pair_us=pair,
+        row_us=row,
+        context_us=context,
+    )
+
+
+def _weights(counts: Sequence[int], tokens: int) -> list[float]:
+    """Return the part that each point has in the time of so many tokens: two points, or one."""
+    found = [0.0] * len(counts)
+    for i, (low, high) in enumerate(pairwise(counts)):
+        if tokens <= high or i == len(counts) - 2:
+            along = max(0.0, (tokens - low) / (high - low))
+            found[i], found[i + 1] = 1 - along, along
+            return found
+    return [1.0]
 
 
 def foretold(times: StepTimes, step: MeasuredStep) -> float:
     """Return the microseconds that a step should take."""
     return (
-        times.step_us
-        + times.token_us * step.tokens
+        times.of_tokens(step.tokens + step.rows)
         + times.pair_us * step.pairs
         + times.row_us * step.rows
         + times.context_us * step.context

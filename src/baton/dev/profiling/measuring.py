@@ -1,7 +1,6 @@
 """Measures one worker on this machine, and fits a profile to what was found."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import comb
@@ -16,7 +15,16 @@ from baton.core.memory.state import DType, Full, Placement, Window
 from baton.dev.fleet.profile import GroupMemory, MachineProfile, StepLimits, WorkerMemory
 from baton.dev.profiling.companion import GO, STOP, companion
 from baton.dev.profiling.core_turns import fit_turns, measured_turns
-from baton.dev.profiling.engine_steps import B, StepShape, TimedModel, medians, shapes, timed
+from baton.dev.profiling.engine_steps import (
+    PADDED_TO,
+    B,
+    StepShape,
+    TimedModel,
+    counts,
+    medians,
+    shapes,
+    timed,
+)
 from baton.dev.profiling.fabric_reads import measured_reads
 from baton.dev.profiling.least_squares import (
     MeasuredRead,
@@ -28,11 +36,14 @@ from baton.dev.profiling.least_squares import (
     step_errors,
 )
 
-POSITIONS, SEQUENCES = 1_024, 17  # of the pool that steps are timed in
+POSITIONS = 1_024  # of the longest sequence in steps that are timed
 DIGESTS = 5  # the least of so many counts
 # timed alone and beside a second worker, in turns
-BESIDE = (StepShape(rows=1, context=256), StepShape(rows=8, context=256), StepShape(128, 128))
-TURNS, SETTLED_S = 9, 0.1
+BESIDE = (
+    *(StepShape(rows=rows, context=256) for rows in (1, 8, 32)),
+    *(StepShape(tokens) for tokens in (64, 128)),
+)
+TURNS = 9
 SURE = 0.01  # the chance that turns seem to differ which do not
 FRESH = "steps that were not fitted"
 
@@ -65,14 +76,19 @@ def measured_profile(order: ProfileOrder) -> MachineProfile:
         ConfigError: the fabric or the pool does not fit, or all state of the model is in windows
     """
     raw = measured_reads(order.fabric)
-    with _model(order) as model:
+    longest = min(order.limits.step_tokens, POSITIONS)
+    wanted = shapes(longest, POSITIONS)
+    with _model(order, wanted) as model:
         memory = memory_of(model.placement, order.pools(model.placement))
-        wanted = shapes(min(order.limits.step_tokens, POSITIONS), POSITIONS)
         steps = medians(list(timed(model, wanted, seconds=order.seconds)))
         reads = [_with_hashes(model, read) for read in raw]
         contention = _contention(model, order)
     turns = measured_turns()
-    fitted = fit_steps([step for shape, step in steps.items() if not shape.held_back])
+    fitted = fit_steps(
+        [step for shape, step in steps.items() if not shape.held_back],
+        counts(longest),
+        padded_to=PADDED_TO,
+    )
     wire = fit_reads(reads, message_us=order.message_us)
     fresh = [step for shape, step in steps.items() if shape.held_back]
     return MachineProfile(
@@ -104,7 +120,6 @@ def _contention(model: TimedModel, order: ProfileOrder) -> float:
                 us = {}
                 for word in (STOP, GO) if turn % 2 == 0 else (GO, STOP):
                     other.tell(word)
-                    time.sleep(SETTLED_S)
                     us[word] = model.step_us(shape)
                 turns.append((us[STOP], us[GO]))
     return slowdown(turns)
@@ -125,14 +140,13 @@ def slowdown(turns: Sequence[tuple[float, float]]) -> float:
 
 
 @contextmanager
-def _model(order: ProfileOrder) -> Iterator[TimedModel]:
+def _model(order: ProfileOrder, wanted: Sequence[StepShape]) -> Iterator[TimedModel]:
     model = TimedModel(
         order.path,
         order.dtype,
         threads=order.threads,
         step_tokens=order.limits.step_tokens,
-        positions=POSITIONS,
-        rows=SEQUENCES,
+        wanted=(*wanted, *BESIDE),
     )
     try:
         yield model

@@ -17,6 +17,7 @@ from baton.dev.fleet.profile import (
     StepTimes,
     WireTimes,
     WorkerMemory,
+    in_proportion,
 )
 from baton.dev.fleet.served_request import ServedRequest
 
@@ -125,8 +126,7 @@ def machine(scale: int) -> MachineProfile:
     return MachineProfile(
         name="traces",
         steps=StepTimes(
-            step_us=STEP_US,
-            token_us=TOKEN_US * scale,
+            tokens_us=in_proportion(STEP_US, TOKEN_US * scale),
             pair_us=PAIR_US * scale * scale,
             row_us=0.0,
             context_us=0.0,
@@ -150,7 +150,7 @@ def _asked(item: Item, factor: float) -> FleetRequest:
 
 def _late(served: ServedRequest, scale: int) -> bool:
     times, tokens = machine(scale).steps, served.prompt_tokens
-    alone = times.step_us + tokens * (times.token_us + times.pair_us * tokens / 2)
+    alone = times.of_tokens(tokens) + times.pair_us * tokens * tokens / 2
     return served.ttft_us is None or served.ttft_us > 10 * alone
 
 
