@@ -44,7 +44,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         counts = [count for count, _ in self.tokens_us]
         if not counts or any(a >= b for a, b in pairwise(counts)):
-            raise ValueError(f"tokens_us for {counts} tokens: state at least one count; they rise")
+            raise ValueError(f"tokens_us: counts {counts} must rise, and there must be one")
 
     def of(self, rows: Sequence[Row]) -> float:
         """Return the microseconds of a step with these rows."""
