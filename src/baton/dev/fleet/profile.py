@@ -4,7 +4,6 @@ messages take, and what fits in memory."""
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -60,12 +59,10 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def of_tokens(self, tokens: int) -> float:
         """Return the microseconds of so many tokens without what their attention and the answers
         take besides."""
-        points, count = self.tokens_us, padded(tokens, self.padded_to)
-        after = min(max(bisect_right(points, count, key=itemgetter(0)), 1), len(points) - 1)
-        (low, us), (high, more) = points[max(0, after - 1)], points[after]
-        if count <= low or low == high:
-            return us
-        return us + (more - us) * (count - low) / (high - low)
+        counts = [count for count, _ in self.tokens_us]
+        point, along = between(counts, padded(tokens, self.padded_to))
+        us = self.tokens_us[point][1]
+        return us + along * (self.tokens_us[point + 1][1] - us) if along else us
 
     def generating(self, rows: Sequence[Row], steps: int) -> float:
         """Return the microseconds of so many steps in succession, each of which generates a token
@@ -77,6 +74,15 @@ def padded(tokens: int, step: int) -> int:
     """Return how many tokens a step computes that has so many: a multiple of `step`, unless it has
     fewer than that."""
     return tokens if tokens < step else -(-tokens // step) * step
+
+
+def between(counts: Sequence[int], tokens: int) -> tuple[int, float]:
+    """Return the point that so many tokens have passed, and how far they are on the way to the
+    next: 0 before the first and where there is one point, more than 1 beyond the last."""
+    if len(counts) == 1:
+        return 0, 0.0
+    point = min(max(bisect_right(counts, tokens) - 1, 0), len(counts) - 2)
+    return point, max(0.0, (tokens - counts[point]) / (counts[point + 1] - counts[point]))
 
 
 def in_proportion(step_us: float, token_us: float) -> tuple[tuple[int, float], ...]:

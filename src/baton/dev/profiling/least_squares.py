@@ -1,13 +1,12 @@
 """Fits times to what they depend on, and says how well: pure functions."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from baton.dev.fleet.profile import FitQuality, StepTimes, WireTimes, padded
+from baton.dev.fleet.profile import FitQuality, StepTimes, WireTimes, between, padded
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,13 +87,11 @@ def fit_steps(
 
 def _weights(counts: Sequence[int], tokens: int) -> list[float]:
     """Return the part that each point has in the time of so many tokens: two points, or one."""
-    found = [0.0] * len(counts)
-    for i, (low, high) in enumerate(pairwise(counts)):
-        if tokens <= high or i == len(counts) - 2:
-            along = max(0.0, (tokens - low) / (high - low))
-            found[i], found[i + 1] = 1 - along, along
-            return found
-    return [1.0]
+    found, (point, along) = [0.0] * len(counts), between(counts, tokens)
+    found[point] = 1 - along
+    if along:
+        found[point + 1] = along
+    return found
 
 
 def foretold(times: StepTimes, step: MeasuredStep) -> float:
